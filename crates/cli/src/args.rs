@@ -122,6 +122,13 @@ pub struct Cp {
     #[arg(short, long)]
     pub update: bool,
 
+    /// Leave symbolic links out
+    ///
+    /// They are counted, and the first are named. For sources of which some links cannot be copied: a server
+    /// of Globus tells only what they lead to in the end. Default: links are copied as links.
+    #[arg(long)]
+    pub no_links: bool,
+
     /// Copy this part of one source file: LEN bytes from OFFSET on, as 1GiB:64MiB; OFFSET: goes to its end
     ///
     /// DST becomes a file of just these bytes, whole or not at all, unless --to says where in it they go.

@@ -6,6 +6,7 @@
 //! events are dropped and counted. The *lists* thread writes the files; nothing of theirs may be lost, so
 //! when its queue is full the sender waits, for a disk and never for a person.
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,6 +50,8 @@ const READER_WAITS_MAX: Duration = Duration::from_secs(20);
 const READER_LOOK: Duration = Duration::from_millis(5);
 /// Failures shown one by one without `-v`; the rest is counted.
 const FAILED_SHOWN_MAX: u64 = 20;
+/// A cause that is no shorter is said once.
+const LONG_CAUSE: usize = 100;
 /// A live line is drawn once in each slot of this length.
 pub const REDRAW: Duration = Duration::from_millis(200);
 /// Without a terminal there is a line this often.
@@ -259,6 +262,8 @@ struct Screen<O: Write, E: Write> {
     /// The slot of [`REDRAW`] or [`LOG_EVERY`] in which the last line was written.
     slot: u128,
     failed_shown: u64,
+    /// Long causes that were said, and of which entry first.
+    causes: Vec<(String, String)>,
     /// What was asked for on stdout is not whole, and its reader did not leave.
     lost: bool,
 }
@@ -279,6 +284,7 @@ impl<O: Write, E: Write> Screen<O, E> {
             block: Block::default(),
             slot: 0,
             failed_shown: 0,
+            causes: Vec::new(),
             lost: false,
         }
     }
@@ -362,11 +368,26 @@ impl<O: Write, E: Write> Screen<O, E> {
 
     fn failed(&mut self, path: &[u8], stage: &str, text: &str) {
         self.failed_shown += 1;
+        let text = &*self.cause(path, text);
         if self.failed_shown <= FAILED_SHOWN_MAX || self.manner.verbose > 0 {
             self.say(&human::failed(path, stage, text, self.manner));
         } else if self.failed_shown == FAILED_SHOWN_MAX + 1 {
             self.say(&self.manner.error("further failures are only counted; --failures FILE lists them all"));
         }
+    }
+
+    /// Why an entry failed, in words: what is long and was said of another one is not said again.
+    fn cause<'a>(&mut self, path: &[u8], text: &'a str) -> Cow<'a, str> {
+        if text.len() < LONG_CAUSE || self.manner.verbose > 0 {
+            return text.into();
+        }
+        if let Some((_, first)) = self.causes.iter().find(|(cause, _)| cause == text) {
+            return format!("as {first}").into();
+        }
+        if self.failed_shown <= FAILED_SHOWN_MAX {
+            self.causes.push((text.to_owned(), haul::escape::name(path)));
+        }
+        text.into()
     }
 
     fn progress(&mut self) {

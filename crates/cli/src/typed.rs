@@ -5,7 +5,7 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 29] = [
+const TYPED: [(&str, &str); 30] = [
     ("archive", "-a"),
     ("changed", "--changed"),
     ("data_channel", "--data-channel"),
@@ -18,6 +18,7 @@ const TYPED: [(&str, &str); 29] = [
     ("memory", "--memory"),
     ("network_ok", "--yes"),
     ("no_clobber", "--no-clobber"),
+    ("no_links", "--no-links"),
     ("no_push", "--no-push"),
     ("patience", "--patience"),
     ("ports", "--port"),

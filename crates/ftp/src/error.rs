@@ -67,8 +67,7 @@ pub enum Error {
     Untrusted { to: String, why: String },
     /// A data connection may be of another session than this one, by somebody on the way.
     #[error(
-        "a data connection did not go on with the TLS session of its control connection, so that nobody can tell whose it is; \
-         --data-channel=untied takes such ones"
+        "a data connection did not go on with the TLS session of its control connection, so that nobody can tell whose it is"
     )]
     Untied,
     /// The ssh that should start a server ended; in its words.
@@ -426,6 +425,13 @@ mod tests {
         ] {
             assert_eq!(errno("RETR x", code, text), 0, "{code} {text}");
         }
+    }
+
+    /// Goal: what is advised where no data connection shows whose it is stands where that is what failed, and
+    /// not in what is said of a connection that another one made good.
+    #[test]
+    fn a_cause_is_no_advice() {
+        assert!(!Error::Untied.to_string().contains("untied"), "{}", Error::Untied);
     }
 
     /// Goal: a connection for data that broke under one of Globus's servers is tried again, and what else it

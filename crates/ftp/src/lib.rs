@@ -48,7 +48,7 @@ pub use haul_gridftp::ranges::Ranges;
 pub use listed::Listed;
 pub use sender::{Going, Over, Pipeline};
 pub use server::{Protocol, Server};
-pub use session::{Asked, Security, Session, Settings};
+pub use session::{Asked, Security, Session, Settings, may_lack_links};
 pub use several::Set;
 pub use ssh::Ssh;
 pub use store::{Outgoing, Sum, Way};

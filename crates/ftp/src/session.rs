@@ -30,6 +30,7 @@ mod list;
 
 pub use facts::Asked;
 pub(crate) use facts::{bear, mlst};
+pub use list::may_lack_links;
 
 /// In place of a greeting that came before a session was protected.
 const UNPROTECTED: &[u8] = b"its greeting was not protected";

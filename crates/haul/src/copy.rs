@@ -44,6 +44,7 @@ mod again;
 mod ends;
 pub(crate) mod lists;
 mod manifest;
+mod owners;
 mod passport;
 mod plan;
 mod policy;
@@ -107,31 +108,9 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
         return Summary { error: Some(Error::usage(error)), usage: true, ..Summary::default() };
     }
     let mut request = request.clone();
-    let loses_owners = leave_owners(&mut request);
+    let loses_owners = has_server(&request) && owners::leave(&mut request);
     let summary = run_checked(request, observer, handle);
-    if loses_owners { without_owners(summary) } else { summary }
-}
-
-/// What `archive` cannot have where an end is a server: the rest of it is kept. True: it was asked for.
-///
-/// Of owners a server tells numbers and names of its own host at best, and takes none (`SITE CHOWN` is of
-/// few, and for root alone). rsync keeps none, either, where it may not, nor does lftp.
-fn leave_owners(request: &mut CopyRequest) -> bool {
-    let leaves = request.options.archive
-        && has_server(request)
-        && !haul_mutant::removed("archive-leaves-owners-of-servers");
-    if leaves {
-        (request.options.archive, request.options.recursive) = (false, true);
-    }
-    leaves
-}
-
-fn without_owners(mut summary: Summary) -> Summary {
-    let copied = summary.files + summary.dirs + summary.symlinks;
-    if copied > 0 && summary.durability.is_some() {
-        summary.not_kept.push(("owners and groups, which servers do not keep".into(), copied));
-    }
-    summary
+    if loses_owners { owners::without(summary) } else { summary }
 }
 
 fn run_checked(mut request: CopyRequest, observer: Arc<dyn Observer>, handle: &Handle) -> Summary {

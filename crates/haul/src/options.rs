@@ -129,6 +129,8 @@ pub struct Options {
     pub no_clobber: bool,
     /// Replace only what is older than the source.
     pub update: bool,
+    /// Leave symbolic links out, and count them.
+    pub no_links: bool,
     /// Most payload bytes in memory at each end, two objects at least; `None`: chosen from RAM and the
     /// cgroup's limit.
     pub memory: Option<u64>,
@@ -217,6 +219,7 @@ impl Default for Options {
             force: false,
             no_clobber: false,
             update: false,
+            no_links: false,
             memory: None,
             streams: None,
             rate: None,

@@ -153,8 +153,10 @@ pub struct Summary {
     pub status: Status,
     /// Files that were copied.
     pub files: u64,
-    /// Directories that were made.
+    /// Directories that were made, or set as they are at the source.
     pub dirs: u64,
+    /// Of these, directories that stood there, and had mode, time or owner brought up to date.
+    pub amended_dirs: u64,
     /// Symbolic links that were made.
     pub symlinks: u64,
     /// Files that were there already.
@@ -288,6 +290,7 @@ impl Default for Summary {
             status: Status::Failed,
             files: 0,
             dirs: 0,
+            amended_dirs: 0,
             symlinks: 0,
             unchanged: 0,
             amended: 0,

@@ -517,6 +517,7 @@ fn source_conforms_with(
         clock: wall_clock(),
         kept: Duration::ZERO,
         changed: OnChange::Fail,
+        no_links: false,
         budget: budget(),
         meter: Arc::new(Meter::default()),
         post: Arc::new(move |completion: SourceCompletion| drop(post.send(completion))),

@@ -678,6 +678,7 @@ fn unreached(server: &Server, error: &Error) -> Failure {
         Error::Refused { text, .. } if wants_protection(server, text) => {
             "; it wants the session protected: ftps:// asks for TLS, gsiftp:// for the security of the grid"
         }
+        Error::Untied => UNTIED,
         Error::Refused { code: 421, .. } => {
             "; it takes no session now: `retry_for` comes again until it does"
         }
@@ -700,9 +701,14 @@ fn unreached(server: &Server, error: &Error) -> Failure {
 const NO_ROOM: &str =
     "; there is no room at the server, or none for this user: make some, and run the same command again";
 
+/// What is to be done where no data connection shows that it is the session's own. It is said of what failed
+/// for that, and not where another session did it: who takes any gives something up.
+const UNTIED: &str = "; `data_channel=untied` takes such ones, and then whoever can redirect connections can swap those of two sessions";
+
 /// What went wrong with a path.
 fn failed(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
-    Failure { errno: error.errno(), ..said(server, kind, path, &error.to_string()) }
+    let hint = if matches!(error, Error::Untied) { UNTIED } else { "" };
+    Failure { errno: error.errno(), ..said(server, kind, path, &format!("{error}{hint}")) }
 }
 
 /// The same in our words.
@@ -771,7 +777,7 @@ impl SourceStore for FtpSource {
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
         let FtpSource { sites, found, trust, part, site, session } = *self;
-        let (object_size, clock) = (reading.object_size, reading.clock.clone());
+        let (object_size, clock, no_links) = (reading.object_size, reading.clock.clone(), reading.no_links);
         let banner = escape::name(session.banner());
         // What is proven of a replica is proven of what comes in order.
         let is_long = part.is_none_or(|part| part.len >= IN_BLOCKS_MIN);
@@ -782,8 +788,16 @@ impl SourceStore for FtpSource {
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         })?;
         let names = engine.names();
-        let walk =
-            walk::start(walk::Job { sites, session, site, found, names: names.clone(), object_size, clock });
+        let walk = walk::start(walk::Job {
+            sites,
+            session,
+            site,
+            found,
+            names: names.clone(),
+            object_size,
+            clock,
+            no_links,
+        });
         let walk: Walk = walk.map_err(|e| {
             let text = format!("starting the walk: {e}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }

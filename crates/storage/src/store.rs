@@ -203,6 +203,8 @@ pub struct Reading {
     /// How coarsely the destination keeps mtimes; zero: as finely as they are, as far as it said.
     pub kept: Duration,
     pub changed: OnChange,
+    /// Symbolic links are left out, and told as that.
+    pub no_links: bool,
     /// What its files and directories may hold.
     pub budget: Budget,
     pub meter: Arc<Meter>,

@@ -104,6 +104,8 @@ pub enum NotKeptWhat {
     /// Left out: a temporary, a journal or an owner file of a job whose destination this directory is, or one
     /// above it.
     Debris,
+    /// A symbolic link, where none is wanted.
+    Link,
     /// The file has other names too, and becomes a file of its own.
     HardLink,
 }
@@ -481,6 +483,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 let version = self.tree.announced(&seen).version;
                 return Some(About { meta: seen.meta, version });
             }
+            FileType::Symlink if self.tree.leaves_links() => Some(NotKeptWhat::Link),
             FileType::RegularFile | FileType::Symlink => None,
             FileType::Fifo => Some(NotKeptWhat::Fifo),
             FileType::Socket => Some(NotKeptWhat::Socket),

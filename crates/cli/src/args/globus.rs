@@ -68,6 +68,28 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// What to do instead of curl's `-u USER:PASSWORD` and wget's and lftp's of that kind, which is `--update`
+/// here, and the login then a source. Nothing of the login is told.
+pub fn login(argv: &[OsString]) -> Option<String> {
+    if argv.get(1).is_none_or(|word| word != "cp") {
+        return None;
+    }
+    let options = argv.iter().skip(2).take_while(|word| word.as_bytes() != b"--").collect::<Vec<_>>();
+    let scheme =
+        |word: &&OsString| word.as_bytes().windows(6).any(|part| part == b"ftp://" || part == b"tps://");
+    let is_login = |word: &OsString| {
+        let bytes = word.as_bytes();
+        bytes.contains(&b':') && !bytes.contains(&b'/')
+    };
+    let at = options.iter().position(|word| *word == "-u")?;
+    (options.iter().filter(|word| scheme(word)).count() > 0 && options.get(at + 1).is_some_and(|word| is_login(word)))
+        .then(|| {
+            "-u is curl's: write USER:PASSWORD@ before the host of the URL, or keep it in ~/.netrc; haul's -u is --update, and takes \
+             no value"
+                .to_owned()
+        })
+}
+
 /// What to do instead of its words among those of `haul cp`; `None`: there are none.
 pub fn words(argv: &[OsString]) -> Option<String> {
     if argv.get(1).is_none_or(|word| word != "cp") {
@@ -130,6 +152,19 @@ mod tests {
         let one = told("haul cp -r -verify-checksum a b").expect("a hint");
         assert!(one.starts_with("-verify-checksum is globus-url-copy's: "), "{one}");
         for line in ["haul cp -p a b", "haul cp -p", "haul cp -rv a b", "haul cp -- -vb a", "haul clean -vb"]
+        {
+            assert_eq!(told(line), None, "{line}");
+        }
+    }
+
+    /// Goal: a login behind `-u` is told as one, and not told; an update of two servers, or of a host, is
+    /// one.
+    #[test]
+    fn a_login_behind_u_is_no_source() {
+        let told = |line: &str| login(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        let hint = told("haul cp -u alice:secret ftp://h/f .").expect("a hint");
+        assert!(hint.starts_with("-u is curl's: ") && !hint.contains("secret"), "{hint}");
+        for line in ["haul cp -u h:f /d", "haul cp -u ftp://h/f .", "haul cp -u h:/f ftp://h/", "haul cp -u"]
         {
             assert_eq!(told(line), None, "{line}");
         }

@@ -42,7 +42,8 @@ const HINTS: &[(&[&str], &str)] = &[
     (
         &["-c", "--checksum"],
         "haul has none yet: files of the same size and time count as unchanged; --force copies those too, and every file \
-         that is copied is checked by its digest",
+         that is copied is checked by its digest. For lftp's and globus-url-copy's -c leave it out: haul goes on by itself, and what \
+         fails alone stops nothing else",
     ),
     (
         &["-b", "--backup", "--backup-dir", "--suffix"],
@@ -59,7 +60,7 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (
         &["-O", "--omit-dir-times", "--omit-link-times", "--no-times", "--no-perms"],
-        "haul has none yet: times and modes are always kept",
+        "haul has none yet: times and modes are always kept. For curl's -O URL write haul cp URL DIR",
     ),
     (&["-J"], "haul has none yet: times and modes are always kept. For scp's -J HOST write -e 'ssh -J HOST'"),
     (
@@ -73,7 +74,8 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (
         &["-o"],
-        "-a keeps owner and group, by number, where that is allowed. For scp's -o OPTION write -e 'ssh -o OPTION'",
+        "-a keeps owner and group, by number, where that is allowed. For scp's -o OPTION write -e 'ssh -o OPTION', and for curl's \
+         -o FILE URL haul cp URL FILE",
     ),
     (
         &["-D", "--devices", "--specials"],
@@ -86,7 +88,8 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (
         &["-L", "--copy-links", "-k", "--copy-dirlinks", "--copy-unsafe-links", "--safe-links"],
-        "haul has none yet: links are copied as links; a source with a slash behind it is followed",
+        "haul has none yet: links are copied as links, or left out with --no-links; a source with a slash behind it is followed. For \
+         curl's -k name the server's certificate by SSL_CERT_FILE",
     ),
     (&["-x", "--one-file-system"], "haul has none yet: what is mounted below a source is copied too"),
     (
@@ -140,7 +143,8 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (
         &["--exclude", "--exclude-from", "--include", "--include-from", "--filter", "-f", "--files-from"],
-        "haul has none yet: name the sources one by one, or their directories with -r",
+        "haul has none yet: name the sources one by one, or their directories with -r. For globus-url-copy's -f FILE give one command \
+         for each destination",
     ),
     (
         &["-F"],
@@ -196,6 +200,81 @@ const OTHERS: &[(&str, &[&str], &str)] = &[
         "dd's",
         &["--skip", "--seek", "--count", "--bs"],
         "write --range OFFSET:LEN for the part of SRC, and --to OFFSET for where in DST it goes",
+    ),
+    (
+        "curl's",
+        &["--retry", "--retry-max-time", "--retry-delay", "--retry-all-errors", "--retry-connrefused"],
+        "haul tries again by itself, and the same command goes on; --retry-for TIME says for how long",
+    ),
+    ("curl's", &["--limit-rate"], "write --rate SIZE, as --rate 10MiB/s"),
+    (
+        "curl's",
+        &["--user", "--netrc", "--netrc-file"],
+        "write USER:PASSWORD@ before the host of the URL, or keep it in ~/.netrc, which is looked at by itself",
+    ),
+    (
+        "curl's",
+        &["--insecure", "--cacert", "--capath"],
+        "name the server's certificate, or that of its authority, by SSL_CERT_FILE; there is no way without",
+    ),
+    (
+        "curl's",
+        &["--ssl-reqd", "--ssl", "--ftp-ssl"],
+        "write ftps:// in the URL, which falls back to nothing",
+    ),
+    (
+        "curl's",
+        &["--ftp-create-dirs"],
+        "a URL that ends in a slash is a directory, and haul makes it; leave it out",
+    ),
+    (
+        "curl's",
+        &["--output", "--output-dir", "--remote-name", "--upload-file"],
+        "write haul cp SOURCE DESTINATION, either of which may be a URL",
+    ),
+    (
+        "curl's",
+        &["--ftp-pasv", "--ftp-port", "--disable-epsv", "--disable-eprt"],
+        "haul chooses by itself who makes data connections; leave it out",
+    ),
+    (
+        "curl's",
+        &["--continue-at"],
+        "haul goes on by itself where the server proves what is there; leave it out",
+    ),
+    (
+        "curl's",
+        &["--max-time", "--connect-timeout"],
+        "write --patience TIME: how long a server may be silent",
+    ),
+    (
+        "wget's",
+        &["--no-check-certificate", "--ca-certificate"],
+        "name the server's certificate, or that of its authority, by SSL_CERT_FILE; there is no way without",
+    ),
+    (
+        "wget's",
+        &["--ftp-user", "--ftp-password"],
+        "write USER:PASSWORD@ before the host of the URL, or keep it in ~/.netrc, which is looked at by itself",
+    ),
+    (
+        "wget's",
+        &["--tries", "--waitretry"],
+        "haul tries again by itself, and the same command goes on; --retry-for TIME says for how long",
+    ),
+    ("wget's", &["--mirror"], "write -r: what has the size and the time of the source is skipped"),
+    (
+        "lftp's",
+        &["--continue"],
+        "haul goes on by itself where the server proves what is there; --resume=trust believes any; leave it out",
+    ),
+    ("lftp's", &["--only-newer"], "write --update"),
+    ("lftp's", &["--no-symlinks"], "write --no-links"),
+    ("lftp's", &["--reverse"], "write haul cp -r DIR URL"),
+    (
+        "lftp's",
+        &["--use-pget-n", "--use-pget"],
+        "haul chooses by itself how many connections a file takes; leave it out",
     ),
     (
         "parallel programs'",

@@ -2,6 +2,8 @@
 //!
 //! Left out: the environment, the terminal and the program's own path, see `surroundings`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -186,6 +188,7 @@ fn job_name(source: &Endpoint) -> String {
 /// # Errors
 /// A sentence for people about wrong usage.
 fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String> {
+    stream_named(&args.paths.all())?;
     let (mut sources, destination) = endpoint::resolve(&args.paths.all()).map_err(|e| e.to_string())?;
     super::netrc::add_logins(&mut sources)?;
     let mut destination = [destination];
@@ -215,6 +218,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         force: args.force,
         no_clobber: args.no_clobber,
         update: args.update,
+        no_links: args.no_links,
         memory: args.memory,
         streams: args.streams,
         rate: args.rate,
@@ -305,6 +309,22 @@ fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
     }
 }
 
+/// `-` beside a server, where curl and others have it for a stream.
+///
+/// # Errors
+/// A sentence for people.
+fn stream_named(typed: &[impl AsRef<OsStr>]) -> Result<(), String> {
+    let begins = |word: &OsStr, with: &str| word.as_bytes().starts_with(with.as_bytes());
+    let is_server =
+        |word: &OsStr| ["ftp://", "ftps://", "gsiftp://", "sshftp://"].iter().any(|with| begins(word, with));
+    let words = || typed.iter().map(AsRef::as_ref);
+    if words().any(is_server) && words().any(|word| word == "-") {
+        let why = "`-` is no stream to haul, which copies files: name a file, or write ./- for one that is called so";
+        return Err(why.into());
+    }
+    Ok(())
+}
+
 /// Where a list goes: `-` is stdout, as it is for `haul probe`.
 fn list_name(typed: &Path) -> PathBuf {
     PathBuf::from(if typed == Path::new("-") { Path::new("/proc/self/fd/1") } else { typed })
@@ -339,7 +359,7 @@ mod tests {
     /// Goal: every option reaches the request.
     #[test]
     fn options_reach_the_request() {
-        let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
+        let line = "-a --no-links --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --ssh-channels 5 --no-push --remote-haul /h --state /s \
                     --manifest m --patience 2m --protect integrity --data-channel shown --verify disk --resume check --spill /flash --spill-size 1GiB --schedule file --layout copy -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
@@ -350,6 +370,7 @@ mod tests {
             force: true,
             no_clobber: false,
             update: false,
+            no_links: true,
             memory: Some(64 << 20),
             streams: Some(3),
             rate: Some(1_000_000),

@@ -310,7 +310,9 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
     };
     let word = manner.paint(labels::status(s.status), colour);
     let mut what = vec![plural(s.files, "file", "files")];
-    for (n, one, many) in [(s.dirs, "directory", "directories"), (s.symlinks, "symlink", "symlinks")] {
+    // One that stood there was not copied, whatever of it was set.
+    let dirs = s.dirs.saturating_sub(s.amended_dirs);
+    for (n, one, many) in [(dirs, "directory", "directories"), (s.symlinks, "symlink", "symlinks")] {
         if n > 0 {
             what.push(plural(n, one, many));
         }
@@ -324,6 +326,8 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
         let (all, moved, rate) = (bytes(s.bytes), bytes(s.bytes_sent), bytes(rate as u64));
         let rate = match all == moved {
             true => format!(", {rate}/s"),
+            // What it had is read to be compared, and not sent.
+            false if s.servers_word && s.resumed => format!("; sent {moved}, {rate}/s"),
             // Whether it came to lie there is the server's to say.
             false if s.servers_word => format!("; read {moved} of the source, {rate}/s"),
             false => format!("; moved {moved}, {rate}/s"),
@@ -353,8 +357,10 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
         let trust = if s.would_resume_by_trust { ", unless it has --resume=trust" } else { "" };
         let _ = writeln!(out, "  kept for the next run: {finished}{trust}");
     }
-    if s.amended > 0 {
-        let _ = writeln!(out, "  {}: metadata only", plural(s.amended, "file", "files"));
+    for (n, one, many) in [(s.amended, "file", "files"), (s.amended_dirs, "directory", "directories")] {
+        if n > 0 {
+            let _ = writeln!(out, "  {}: metadata only", plural(n, one, many));
+        }
     }
     let first = bytes(s.prefix_bytes);
     match s.prefixes {

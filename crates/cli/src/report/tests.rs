@@ -519,6 +519,22 @@ fn failures_do_not_flood() {
     }
 }
 
+/// Goal: a long cause of many entries is said once, and each of them is named.
+#[test]
+fn a_long_cause_is_said_once() {
+    let err = Sheet::new();
+    let mut screen = Screen::new(&Settings::default(), (Events::new(None::<Sheet>), no_list()), err.clone());
+    let long = "MKD /a: 550 no".repeat(20);
+    for (path, text) in [("a", &long), ("b", &long), ("c", &"I/O".to_owned()), ("d", &"I/O".to_owned())] {
+        screen.event(&not_opened(path.as_bytes(), text.clone()));
+    }
+    let (told, long) = (err.text(), format!("haul: a: {long} (open)"));
+    assert_eq!(
+        told.lines().collect::<Vec<_>>(),
+        [&long, "haul: b: as a (open)", "haul: c: I/O (open)", "haul: d: I/O (open)"]
+    );
+}
+
 /// Goal: the lists hold everything, in spite of a screen that drops; the exit code says how it ended.
 /// Method: a real reporter, more events than its queues hold, from several threads.
 #[test]

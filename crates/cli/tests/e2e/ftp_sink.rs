@@ -803,7 +803,7 @@ fn links_are_left_out_and_said() {
     }
     for (to, name) in [(ftpd.url(&sink), "link 1"), (ftpd.url(sink.join("new")), "new")] {
         let ended = Haul::cp([data.join("link 1")]).args([to]).run().sane().exits(3);
-        let ended = ended.says(name).says("no command that makes one");
+        let ended = ended.says(name).says("of which haul makes none at servers");
         assert_eq!(ended.summary().number("failed"), 1, "{}", ended.describe());
     }
     // What it leads to goes by itself.

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::support::beside::beside;
+use crate::support::ftpd::{Ftpd, Kind, contents};
 use crate::support::liar::{Lies, Manner};
 use crate::support::node::{Node, Software, are_here};
 use crate::support::run::{Haul, Outcome};
@@ -103,6 +105,10 @@ fn what_was_found_is_said() {
     );
     assert!(!ended.stderr.contains("waited for"), "asked for by -v: {}", ended.describe());
     assert_eq!(read(sink.join("d").join(part)), b"good");
+    // Their time is that of the copy again, and they were there.
+    let again = Haul::cp(["-r", "--patience=2s"]).args([liar.url("/d")]).args([&sink]).run().sane().exits(0);
+    assert!(again.stderr.contains("copied 0 files, 0 B in"), "{}", again.describe());
+    let _ = again.says("2 directories: metadata only");
 }
 
 /// Goal: of a replica that was never reached it is not said that data of it could be read.
@@ -285,4 +291,85 @@ fn lists_say_why_a_run_ended() {
     assert_eq!((&last["stage"], &last["whole"], &last["errno"]), (&"run".into(), &false.into(), &28.into()));
     assert!(last["text"].as_str().is_some_and(|text| text.contains("552 over quota")), "{last}");
     assert!(last["path"].is_null(), "{last}");
+}
+
+/// Goal: symbolic links are left out where that is wanted, counted and named, and are no failure: also those
+/// of a server that tells only what they lead to in the end, or does not list those that lead nowhere.
+/// Method: every real server, and this host.
+#[test]
+fn links_are_left_out_where_that_is_wanted() {
+    let tree = |room: &Room| {
+        let data = room.dir("data");
+        for (path, content) in [("data/f", "f"), ("data/real/g", "g")] {
+            fs::create_dir_all(room.at(path).parent().expect("it has one")).expect("make a directory");
+            room.file(path, content);
+        }
+        for (name, target) in [("tofile", "f"), ("todir", "real"), ("real/nowhere", "gone")] {
+            std::os::unix::fs::symlink(target, data.join(name)).expect("make a link");
+        }
+        data
+    };
+    let is_right = |sink: &Path, ended: &Outcome| {
+        let links = ended.summary().0["not_kept"].to_string();
+        assert!(links.contains("symbolic links and special files left out"), "{}", ended.describe());
+        assert!(
+            ended.stderr.contains("tofile") && ended.stderr.contains("(symbolic links)"),
+            "{}",
+            ended.describe()
+        );
+        assert_eq!((read(sink.join("f")), read(sink.join("real/g"))), (b"f".to_vec(), b"g".to_vec()));
+        for name in ["tofile", "todir", "real/nowhere"] {
+            assert!(sink.join(name).symlink_metadata().is_err(), "{name}: {}", ended.describe());
+        }
+    };
+    let room = Room::new();
+    let (data, sink) = (tree(&room), room.dir("sink"));
+    let ended = Haul::cp(["-r", "--no-links"]).args([contents(&data)]).args([&sink]).run().sane().exits(0);
+    is_right(&sink, &ended);
+    beside(Kind::here(), |kind| {
+        let (room, server) = (Room::new(), Ftpd::start(kind));
+        let (data, sink) = (tree(&room), room.dir("sink"));
+        let copy = |options: &[&str]| {
+            Haul::cp(["-r"]).args(options).args([server.url(contents(&data))]).args([&sink]).run().sane()
+        };
+        if kind == Kind::Gridftp {
+            let ended = copy(&[]).exits(3).says("--no-links leaves links out");
+            assert_eq!(ended.summary().number("lasting"), ended.summary().number("failed"));
+        }
+        is_right(&sink, &copy(&["--no-links"]).exits(0));
+    });
+}
+
+/// Goal: a name with a line's end, of a server that says it as it is, is told as what it may be; `-` beside a
+/// server is no stream, and no file.
+#[test]
+fn pieces_of_names_and_streams_are_told() {
+    let pieces = "-rw-r--r--   1 0        0               3 Nov 25  2019 a\r\nb\r\n";
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let liar = good().list(b"").lists("LIST -a", "/d", [ITSELF, GOOD, pieces].concat().as_bytes()).start();
+    let ended = Haul::cp(["-r", "--patience=2s"]).args([liar.url("/d")]).args([&sink]).run().sane().exits(3);
+    let ended = ended.says("it may be a piece of a name that holds a line's end");
+    assert_eq!(read(sink.join("d/good")), b"good", "{}", ended.describe());
+    for (from, to) in [(liar.url("/d/good"), "-".to_owned()), ("-".to_owned(), liar.url("/d/x"))] {
+        let ended = Haul::cp([&from, &to]).within(&sink).run().sane().exits(2);
+        assert!(ended.stderr.contains("`-` is no stream"), "{}", ended.describe());
+    }
+}
+
+/// Goal: `--resume=trust` is spoken of where something is there that it would go on with, and not before.
+/// Method: a stop of a download at once, and one behind what was durable.
+#[test]
+fn trust_is_spoken_of_where_something_is_there() {
+    let big = vec![7; 24 << 20];
+    for (at, has) in [(1000, false), (20 << 20, true)] {
+        let (room, lies) = (Room::new(), Lies::default());
+        let liar = lies.odd("/d/big", &big, big.len(), Manner::Stall(at), ALWAYS).start();
+        let sink = room.at("copy");
+        let mut run = Haul::cp(["--patience=60s", "-v"]).args([liar.url("/d/big")]).args([&sink]).start();
+        assert!(run.until(|_| liar.sent() >= at), "{}", run.stderr());
+        run.signal(rustix::process::Signal::INT);
+        let ended = run.wait().sane().exits(130);
+        assert_eq!(ended.stderr.contains("--resume=trust"), has, "{}", ended.describe());
+    }
 }

@@ -305,6 +305,8 @@ impl Session {
 
 /// A server that counts what a directory has showed less of it: that of Globus leaves out links that lead
 /// nowhere. The directory itself and the one above count as well.
+const LEADS_NOWHERE: &str = "as symbolic links are that lead nowhere";
+
 fn missing(listed: &[Listed], shown: u64, counts: bool) -> Option<String> {
     let counted = listed.iter().find_map(|line| match line {
         Listed::Itself(facts) => facts.count,
@@ -321,9 +323,13 @@ fn missing(listed: &[Listed], shown: u64, counts: bool) -> Option<String> {
         return None;
     }
     Some(format!(
-        "the server counts {counted} names in it and lists {shown}: {left_out} are missing, as symbolic links are \
-         that lead nowhere"
+        "the server counts {counted} names in it and lists {shown}: {left_out} are missing, {LEADS_NOWHERE}"
     ))
+}
+
+/// What [`Listed::Short`] says may be of symbolic links, which a server counts and does not list.
+pub fn may_lack_links(why: &str) -> bool {
+    why.ends_with(LEADS_NOWHERE)
 }
 
 /// The lines begin with what each name is, as those of Unix do; the form of DOS has no word for a link.

@@ -26,6 +26,9 @@ const JUDGED_AFTER: f64 = 1.0;
 const JUDGED_BYTES: u64 = 1_000_000;
 const JUDGED_FILES: u64 = 1000;
 
+/// What is counted as not kept where symbolic links are not wanted.
+pub(super) const LINKS_LEFT_OUT: &str = "symbolic links and special files left out";
+
 /// A session that is over.
 pub(super) struct Joined {
     pub near: Report,
@@ -104,7 +107,11 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     }
     let not_kept = NotKept::ALL.iter().map(|what| {
         let count = near.own.not_kept[*what as usize] + far.not_kept[*what as usize];
-        (what.name().to_owned(), count)
+        let name = match what {
+            NotKept::Special if request.options.no_links => LINKS_LEFT_OUT,
+            what => what.name(),
+        };
+        (name.to_owned(), count)
     });
     let tally = near.tally;
     let links = tally.links_left();
@@ -159,7 +166,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     let is_unseen = chosen.iter().any(|(name, _)| name == KEPT_UNSEEN);
     let resumes = resumes || at_server && (kept > 0 || is_unseen);
     // At a server nothing stays for a later run to believe, unless this one did.
-    let would_resume_by_trust = keeps && !resumes && !at_server && request.replicas.is_empty();
+    // Nor where nothing was durable yet.
+    let would_resume_by_trust = keeps && !resumes && !at_server && request.replicas.is_empty() && kept > 0;
     let resumed = match at_server {
         true => near.resumed || local.as_ref().is_some_and(|far| far.resumed),
         false => near.resumed && resumes,
@@ -177,6 +185,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         status,
         files: tally.files,
         dirs: tally.dirs,
+        amended_dirs: tally.amended_dirs,
         symlinks: tally.symlinks,
         unchanged: tally.unchanged,
         amended: near.own.amended.saturating_add(far.amended),

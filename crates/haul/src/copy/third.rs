@@ -29,8 +29,9 @@ use haul_storage::store::delegated::{
     Delegated, DelegatedEnd, DelegatedEntry, DelegatedJob, DelegatedPair, DelegatedSettings, Marker, Standing,
 };
 use haul_storage::stores;
-use haul_storage::walk::{CountsAs, Walk, WalkItem};
+use haul_storage::walk::{CountsAs, NotKept, NotKeptWhat, Walk, WalkItem};
 
+use super::summary::LINKS_LEFT_OUT;
 use crate::driver::{Kind, Mapping, Tally, Watch, cpu_time, rss_max};
 use crate::endpoint::{Endpoint, Place};
 use crate::error::{Error, ErrorKind};
@@ -136,6 +137,7 @@ pub(super) fn run(
         force: options.force,
         no_clobber: options.no_clobber,
         update: options.update,
+        no_links: options.no_links,
         trust: options.resume == Resume::Trust,
         must_compare: options.verify == Verify::Disk,
         connections: options.streams.map(u32::from),
@@ -375,6 +377,9 @@ impl<'a> Run<'a> {
             }
             // What it means for each entry is told of that entry.
             WalkItem::Gone(_) => {}
+            WalkItem::NotKept(NotKept { what: NotKeptWhat::Link, .. }) => {
+                *self.not_kept.entry(LINKS_LEFT_OUT).or_default() += 1;
+            }
             WalkItem::NotKept(_) => *self.not_kept.entry("special files").or_default() += 1,
             WalkItem::Note(text) => self.watch.tell(Event::Note(text.into())),
             WalkItem::End(totals) => {
@@ -436,7 +441,7 @@ impl<'a> Run<'a> {
             }
             EntryKind::Symlink { .. } => {
                 self.pair.forget(id);
-                let why = "a symbolic link: servers have no way to make one";
+                let why = "a symbolic link, of which haul makes none at servers";
                 let end = Ended::Failed(not_made(why));
                 self.count(Kind::Symlink, &end, Change::NONE, 0, &path);
             }

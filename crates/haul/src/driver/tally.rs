@@ -31,6 +31,8 @@ const MAPPINGS_MAX: u64 = 10;
 pub(crate) struct Tally {
     pub(crate) files: u64,
     pub(crate) dirs: u64,
+    /// Of these, what stood there, and had mode, time or owner brought up to date.
+    pub(crate) amended_dirs: u64,
     pub(crate) symlinks: u64,
     pub(crate) unchanged: u64,
     pub(crate) skipped: u64,
@@ -83,7 +85,10 @@ impl Tally {
                         // In a dry run these are a peer's numbers.
                         self.bytes = self.bytes.saturating_add(bytes);
                     }
-                    Kind::Dir => self.dirs += 1,
+                    Kind::Dir => {
+                        self.dirs += 1;
+                        self.amended_dirs += u64::from(!change.has(Change::NEW));
+                    }
                     Kind::Symlink => self.symlinks += 1,
                 }
                 EntryEnd::Copied
@@ -154,7 +159,7 @@ impl Tally {
 
     /// What of these links a summary says: what was not kept, and their names.
     pub(crate) fn links_left(&self) -> Option<((String, u64), (String, String))> {
-        let why = "symbolic links, which the server has no command to make: copy what they lead to by itself";
+        let why = "symbolic links, of which haul makes none at servers: copy what they lead to by itself";
         let names = self.links_left.in_words(why)?;
         let count = self.links_left.count();
         Some((("symbolic links left out".into(), count), (SKIPPED.into(), names)))

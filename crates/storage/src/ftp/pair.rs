@@ -336,6 +336,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
         names: names.clone(),
         object_size: 4 << 20,
         clock: wall_clock(),
+        no_links: settings.no_links,
     });
     let unable = |what: &str, error: std::io::Error| {
         let text = format!("starting {what}: {}", haul_base::errno::text(error));

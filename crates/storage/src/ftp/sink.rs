@@ -549,9 +549,10 @@ impl Looks for ServerLook {
     }
 }
 
-/// What becomes of a symbolic link.
+/// What becomes of a symbolic link. FTP has no command that makes one, and those that some servers have of
+/// their own make another one: with the whole path of what it leads to, and only where that is there.
 fn no_links(server: &Server, path: &[u8]) -> Failure {
-    let why = "it is a symbolic link, and the server has no command that makes one: nothing was made; copy what it leads to by itself";
+    let why = "it is a symbolic link, of which haul makes none at servers: nothing was made; copy what it leads to by itself";
     Failure { errno: Errno::OPNOTSUPP.raw_os_error(), ..said(server, FailureKind::Create, path, why) }
 }
 

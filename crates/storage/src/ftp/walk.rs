@@ -33,6 +33,8 @@ use crate::walk::{BATCHES_MAX, CountsAs, NotKept, NotKeptWhat, Walk, WalkItem};
 use haul_base::stop::LOOK;
 
 const LISTS_AND_SAYS: &str = "the server lists it, and says of it:";
+const LINKS_UNLISTED: &str = "the server counts more names in some directories than it lists, as Globus does where symbolic links lead \
+                              nowhere: what it does not list is left out with the links";
 const LINKS_UNTOLD: &str = "the server knows no LIST: symbolic links could not be told apart from files and \
                             directories, or are left out by it";
 
@@ -48,6 +50,8 @@ pub(super) struct Job {
     pub(super) names: Shared,
     pub(super) object_size: u32,
     pub(super) clock: WallClock,
+    /// Symbolic links are left out.
+    pub(super) no_links: bool,
 }
 
 /// What a server calls an entry, if it tells, and which server that is.
@@ -78,8 +82,11 @@ struct Walker {
     next_id: u64,
     totals: Totals,
     out: Out,
-    /// It was said that nothing tells of symbolic links.
+    /// Symbolic links are left out.
+    no_links: bool,
+    /// It was said that nothing tells of symbolic links, and that some are not listed.
     told_of_links: bool,
+    told_of_unlisted: bool,
     /// The server is gone, which was not told yet.
     gone: Option<Failure>,
     /// The server drops bytes of names, so that some of what it lists cannot be asked for.
@@ -94,7 +101,7 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
     let (sender, items) = bounded(BATCHES_MAX);
     let cancelled = Arc::new(AtomicBool::new(false));
     let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
-    let Job { sites, site, session, found, names, object_size, clock } = job;
+    let Job { sites, site, session, found, names, object_size, clock, no_links } = job;
     let ends = cancelled.clone();
     let lines = Lines::new(&sites, Side::Walk, move || !ends.load(Ordering::Relaxed));
     let lines = lines.with(site, session);
@@ -106,6 +113,8 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
         names,
         object_size,
         clock,
+        no_links,
+        told_of_unlisted: false,
         next_id: 1,
         totals: Totals::default(),
         out,
@@ -124,6 +133,18 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
         walker.flush();
     })?;
     Ok(Walk::over(items, cancelled))
+}
+
+/// What a line of a listing may be that has no form: a server that says names as they are says one that holds
+/// a line's end in several lines, of which the first may look like another name.
+fn in_pieces(why: &str) -> &'static str {
+    match why.contains("form that is not understood") {
+        true => {
+            "; it may be a piece of a name that holds a line's end, of which another piece may be listed as a name that is not \
+             there: rename that at the server"
+        }
+        false => "",
+    }
 }
 
 impl Walker {
@@ -256,6 +277,14 @@ impl Walker {
                     self.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
                     continue;
                 }
+                Listed::Short(why) if self.no_links && haul_ftp::may_lack_links(&why) => {
+                    let path = self.shown(above);
+                    self.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Link }));
+                    if !std::mem::replace(&mut self.told_of_unlisted, true) {
+                        self.push(WalkItem::Note(LINKS_UNLISTED));
+                    }
+                    continue;
+                }
                 Listed::Short(why) => {
                     self.fail(self.shown(above), FailureKind::Walk, &why, CountsAs::Subtree);
                     continue;
@@ -265,7 +294,7 @@ impl Walker {
                     self.fail(
                         path,
                         FailureKind::Walk,
-                        &format!("in the server's listing: {why}"),
+                        &format!("in the server's listing: {why}{}", in_pieces(&why)),
                         CountsAs::Entry,
                     );
                     continue;
@@ -416,6 +445,10 @@ impl Walker {
         let is_dir = is_dir(&facts);
         let is_spoiled = self.drops && !self.names.server_path(site, above, Some(&name)).is_ascii();
         let kind = match facts.kind {
+            _ if self.no_links && facts.is_symlink() => {
+                self.push(WalkItem::NotKept(NotKept { path: path(), what: NotKeptWhat::Link }));
+                return None;
+            }
             _ if is_spoiled && !facts.is_symlink() => {
                 let counts_as = if is_dir { CountsAs::Subtree } else { CountsAs::Entry };
                 self.fail(path(), FailureKind::Walk, DROPS, counts_as);
@@ -425,7 +458,7 @@ impl Walker {
                 let target = facts.unix_slink.as_deref().unwrap_or_default();
                 let why = format!(
                     "a symbolic link, and the server tells only what it leads to in the end ({}), not what is written \
-                     in it: copy that by its own path",
+                     in it: copy that by its own path; `no_links` leaves links out",
                     haul_base::escape::name(target)
                 );
                 self.fail(path(), FailureKind::Walk, &why, CountsAs::Entry);
@@ -437,8 +470,10 @@ impl Walker {
                     EntryKind::Symlink { target: target.into() }
                 }
                 _ => {
-                    let (path, why) =
-                        (path(), "a symbolic link, and the server does not tell where it leads");
+                    let (path, why) = (
+                        path(),
+                        "a symbolic link, and the server does not tell where it leads; `no_links` leaves links out",
+                    );
                     self.fail(path, FailureKind::Walk, why, CountsAs::Entry);
                     return None;
                 }

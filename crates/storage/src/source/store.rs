@@ -117,11 +117,16 @@ impl SourceStore for Paths {
             clock,
             kept,
             changed,
+            no_links,
             budget,
             meter,
             post,
         } = reading;
-        let tree = SourceTree::with_clock(clock).within(&budget).on_change(changed).of_part(self.part);
+        let tree = SourceTree::with_clock(clock)
+            .within(&budget)
+            .on_change(changed)
+            .of_part(self.part)
+            .without_links(no_links);
         let tree = Arc::new(tree.kept_in(kept));
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let failed = |what: &str, why: std::io::Error| {

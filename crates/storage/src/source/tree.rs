@@ -44,6 +44,7 @@ pub struct SourceTree {
     salt: u64,
     /// What becomes of files that change.
     changed: OnChange,
+    leaves_links: bool,
     /// The only file shows this of itself, and no more.
     part: Option<FileRange>,
     /// The destination keeps mtimes in such steps; zero: as finely as they are.
@@ -123,6 +124,15 @@ impl SourceTree {
         SourceTree { changed, ..self }
     }
 
+    /// The same, of a source whose symbolic links are left out, where that is wanted.
+    pub(crate) fn without_links(self, leaves_links: bool) -> SourceTree {
+        SourceTree { leaves_links, ..self }
+    }
+
+    pub(crate) fn leaves_links(&self) -> bool {
+        self.leaves_links
+    }
+
     /// The same, of one file that shows a part of itself.
     pub(crate) fn of_part(self, part: Option<FileRange>) -> SourceTree {
         SourceTree { part, ..self }
@@ -158,6 +168,7 @@ impl SourceTree {
             clock: wall_clock(),
             salt: version::salt(),
             changed: OnChange::default(),
+            leaves_links: false,
             part: None,
             kept: Duration::ZERO,
         }

@@ -97,6 +97,8 @@ pub struct DelegatedSettings {
     pub force: bool,
     pub no_clobber: bool,
     pub update: bool,
+    /// Symbolic links are left out.
+    pub no_links: bool,
     /// What an earlier run moved counts although nothing compares it.
     pub trust: bool,
     /// What cannot be compared fails.

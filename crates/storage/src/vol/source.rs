@@ -113,12 +113,12 @@ impl SourceStore for VolumeSource {
             let text = format!("starting the {what}: {}", haul_base::errno::text(why));
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         };
-        let picks = reading.picks.clone();
+        let (picks, no_links) = (reading.picks.clone(), reading.no_links);
         let names = Arc::new(Names::new(&volume.name, part, picks.clone()));
         let object_size = reading.object_size;
         let engine = Reader::start(volume.clone(), names.clone(), reading)
             .map_err(|why| failed("reading threads", why))?;
-        let walk = walk::start(volume, (found, picks), names.clone(), object_size)
+        let walk = walk::start(volume, (found, picks, no_links), names.clone(), object_size)
             .map_err(|why| failed("walk", why))?;
         Ok(SourceParts { names, engine: Box::new(engine), walk })
     }

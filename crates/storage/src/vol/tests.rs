@@ -76,6 +76,7 @@ impl Reads {
             clock: wall_clock(),
             kept: Duration::ZERO,
             changed,
+            no_links: false,
             budget: budget(),
             meter: Arc::new(Meter::default()),
             post: Arc::new(move |completion: SourceCompletion| drop(post.send(completion))),

@@ -62,6 +62,8 @@ struct Walker {
     names: Arc<Names>,
     /// Who wants some of what is found alone.
     picks: Option<Arc<dyn Picks>>,
+    /// Symbolic links are left out.
+    no_links: bool,
     object_size: u32,
     next_id: u64,
     totals: Totals,
@@ -76,7 +78,7 @@ struct Walker {
 /// The system gives no thread.
 pub(super) fn start(
     volume: Arc<Volume>,
-    (found, picks): (Vec<Found>, Option<Arc<dyn Picks>>),
+    (found, picks, no_links): (Vec<Found>, Option<Arc<dyn Picks>>, bool),
     names: Arc<Names>,
     object_size: u32,
 ) -> io::Result<Walk> {
@@ -84,7 +86,8 @@ pub(super) fn start(
     let cancelled = Arc::new(AtomicBool::new(false));
     let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
     let totals = Totals::default();
-    let mut walker = Walker { volume, names, picks, object_size, next_id: 1, totals, out, gone: false };
+    let mut walker =
+        Walker { volume, names, picks, no_links, object_size, next_id: 1, totals, out, gone: false };
     // A panic closes the channel without an end, which is told as a walk that broke.
     thread::Builder::new().name("haul-walk".into()).spawn(move || {
         for found in found {
@@ -301,6 +304,11 @@ impl Walker {
             Kind::Directory => {
                 self.totals.dirs += 1;
                 EntryKind::Dir { version: Version::NONE }
+            }
+            Kind::Link(_) if self.no_links => {
+                let path = self.names.path_in(above, Some(&at.name), false);
+                self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Link }));
+                return None;
             }
             Kind::Link(target) => {
                 self.totals.symlinks += 1;

@@ -247,6 +247,9 @@ fn servers_are_called_so() {
     };
     let told = of(Stage::SinkStorage, (false, true));
     assert!(told.contains("read 21.0 MB of the source") && !told.contains("moved"), "{told}");
+    let resumed = Summary { servers_word: true, resumed: true, bytes_sent: 21_000_000, ..Summary::default() };
+    let resumed = summary_of(resumed);
+    assert!(resumed.contains("; sent 21.0 MB") && !resumed.contains("read"), "{resumed}");
     assert!(told.contains("limited by the destination's server") && !told.contains("storage"), "{told}");
     let told = of(Stage::SourceStorage, (true, false));
     assert!(told.contains("limited by the source's server") && !told.contains("source's storage"), "{told}");

@@ -45,6 +45,7 @@ pub(super) fn start(
         clock: request.clock.clone(),
         kept: setup.kept,
         changed,
+        no_links: options.no_links,
         budget: request.claim.budget(),
         meter: session.meter.clone(),
         post: session.mailbox.post(Own::Done),

@@ -33,6 +33,8 @@ pub(super) struct Walked {
     /// Files of copies into the source, which are not copied, and special files.
     left_out: LeftOut,
     special: LeftOut,
+    /// Symbolic links, where none are wanted.
+    links: LeftOut,
 }
 
 impl Walked {
@@ -46,6 +48,7 @@ impl Walked {
             not_kept: [0; NotKept::COUNT],
             left_out: LeftOut::default(),
             special: LeftOut::default(),
+            links: LeftOut::default(),
         }
     }
 
@@ -123,6 +126,11 @@ impl Walked {
                             self.left_out.add(&not_kept.path);
                             NotKept::OwnName
                         }
+                        // It counts as one: the report of an end has no number of its own for it.
+                        NotKeptWhat::Link => {
+                            self.links.add(&not_kept.path);
+                            NotKept::Special
+                        }
                         NotKeptWhat::Fifo | NotKeptWhat::Socket | NotKeptWhat::Device => {
                             self.special.add(&not_kept.path);
                             NotKept::Special
@@ -144,7 +152,8 @@ impl Walked {
         // Apart from each other, for each is cut to what a text may be on its way.
         let ours = self.left_out.in_words("files of copies into the source");
         let special = self.special.in_words("fifos, sockets, devices");
-        let named = [(LEFT_OUT, ours), (SKIPPED, special)].into_iter();
+        let links = self.links.in_words("symbolic links");
+        let named = [(LEFT_OUT, ours), (SKIPPED, special), (SKIPPED, links)].into_iter();
         named.filter_map(|(name, text)| Some((name.to_owned(), text?)))
     }
 }

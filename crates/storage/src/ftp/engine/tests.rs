@@ -73,6 +73,7 @@ fn begun(server: &TestServer, dir: &Path) -> (SourceParts, Receiver<SourceComple
         clock: wall_clock(),
         kept: Duration::ZERO,
         changed: OnChange::Fail,
+        no_links: false,
         budget: budget(),
         meter: Arc::new(Meter::default()),
         post: Arc::new(move |completion: SourceCompletion| drop(post.send(completion))),

@@ -1,0 +1,27 @@
+//! `archive` where an end is a server: all of it but owners and groups.
+//!
+//! In: what was asked for; the summary. Out: the same without owners; with the number of what they were not
+//! kept of.
+//! Why: of owners a server tells numbers and names of its own host at best, and takes none (`SITE CHOWN` is
+//! of few, and for root alone). rsync keeps none, either, where it may not, nor does lftp.
+
+use crate::request::CopyRequest;
+use crate::summary::Summary;
+
+/// Leaves owners out of what is asked for, where an end is a server. True: they were asked for.
+pub(super) fn leave(request: &mut CopyRequest) -> bool {
+    let leaves = request.options.archive && !haul_mutant::removed("archive-leaves-owners-of-servers");
+    if leaves {
+        (request.options.archive, request.options.recursive) = (false, true);
+    }
+    leaves
+}
+
+/// Says that they were not kept, of how much.
+pub(super) fn without(mut summary: Summary) -> Summary {
+    let copied = summary.files + summary.dirs + summary.symlinks;
+    if copied > 0 && summary.durability.is_some() {
+        summary.not_kept.push(("owners and groups, which servers do not keep".into(), copied));
+    }
+    summary
+}
