@@ -106,7 +106,8 @@ fn what_was_found_is_said() {
     assert!(!ended.stderr.contains("waited for"), "asked for by -v: {}", ended.describe());
     assert_eq!(read(sink.join("d").join(part)), b"good");
     // Their time is that of the copy again, and they were there.
-    let again = Haul::cp(["-r", "--patience=2s"]).args([liar.url("/d")]).args([&sink]).run().sane().exits(0);
+    let again = Haul::cp(["-a", "--patience=2s"]).args([liar.url("/d")]).args([&sink]).run().sane().exits(0);
+    assert!(!again.stderr.contains("owners"), "nothing was copied: {}", again.describe());
     assert!(again.stderr.contains("copied 0 files, 0 B in"), "{}", again.describe());
     let _ = again.says("2 directories: metadata only");
 }

@@ -19,7 +19,8 @@ pub(super) fn leave(request: &mut CopyRequest) -> bool {
 
 /// Says that they were not kept, of how much.
 pub(super) fn without(mut summary: Summary) -> Summary {
-    let copied = summary.files + summary.dirs + summary.symlinks;
+    let made = summary.dirs.saturating_sub(summary.amended_dirs);
+    let copied = summary.files + made + summary.symlinks;
     if copied > 0 && summary.durability.is_some() {
         summary.not_kept.push(("owners and groups, which servers do not keep".into(), copied));
     }
