@@ -46,6 +46,13 @@ struct Gsi {
     plain: Vec<u8>,
 }
 
+/// How long the answer to `QUIT` is waited for, which comes at once of a server that lives; and, of that, the
+/// end of the connection behind it, which is when the server counts the session no more.
+const LEAVING: Duration = Duration::from_secs(1);
+const HANGING_UP: Duration = Duration::from_millis(100);
+/// Who waits for it looks as often whether somebody wants an end.
+const LEAVES_LOOK: Duration = Duration::from_millis(20);
+
 /// How long a server may take to see that nobody listens any more.
 pub(crate) const GIVING_UP: Duration = Duration::from_secs(10);
 
@@ -358,6 +365,36 @@ impl Control {
         Err(Error::silent("asking whether the server is there", self.patience))
     }
 
+    /// Says that nothing more is asked, and hears the server end the session: one that takes few has room for
+    /// the next one only then. Waits for that no longer than [`LEAVING`], and not where something is under
+    /// way still, the session is lost, or somebody wants an end of all that is waited for.
+    pub(crate) fn take_leave(&mut self) {
+        if self.is_hung_up() {
+            return;
+        }
+        let is_idle = self.due == 0;
+        let begun = Instant::now();
+        let until = begun + LEAVING.min(self.patience);
+        let said = self.send(&[Command::Bare("QUIT")]);
+        if said.is_err() || !is_idle || haul_mutant::removed("ftp-sessions-are-seen-to-end") {
+            return;
+        }
+        let goes_on = |until: Instant, stop: &Stop| Instant::now() < until && !stop.is_asked_of(begun);
+        while goes_on(until, &self.stop) {
+            match self.ready_reply() {
+                Ok(None) => drop(is_readable(&[self.stream.socket()], LEAVES_LOOK)),
+                Ok(Some(reply)) if reply.class() == Class::Preliminary => {}
+                Ok(Some(_)) => break,
+                // It is over.
+                Err(_) => return,
+            }
+        }
+        let until = until.min(Instant::now() + HANGING_UP);
+        while goes_on(until, &self.stop) && !is_hung_up(self.stream.socket()) {
+            hangs_up(self.stream.socket(), LEAVES_LOOK);
+        }
+    }
+
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }
@@ -650,6 +687,13 @@ fn is_hung_up(socket: &Socket) -> bool {
     let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut one = [PollFd::new(socket, PollFlags::RDHUP)];
     poll(&mut one, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && one[0].revents().intersects(ends)
+}
+
+/// Waits for the same, no longer than this.
+fn hangs_up(socket: &Socket, time: Duration) {
+    let mut one = [PollFd::new(socket, PollFlags::RDHUP)];
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    let _ = poll(&mut one, Some(&time));
 }
 
 /// There is something to read on one of them, or comes within this time.

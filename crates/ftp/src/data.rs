@@ -310,8 +310,14 @@ pub(crate) fn finish(control: &mut Control, incoming: Incoming, of: Command<'_>)
     debug_assert!(incoming.has_ended());
     drop(incoming);
     let reply = control.last_reply()?;
-    match reply.class() {
-        Class::Completed => Ok(reply),
+    match (reply.code(), reply.class()) {
+        (226 | 250, _) => Ok(reply),
+        // It is of something else: that all came is not said, and what is said next may be of this.
+        (code, Class::Completed) if !haul_mutant::removed("ftp-what-came-has-a-word-of-its-own") => {
+            control.set_broken();
+            Err(Error::OutOfStep { said: said(&of), code })
+        }
+        (_, Class::Completed) => Ok(reply),
         _ => Err(control.refused(&of, &reply)),
     }
 }

@@ -410,9 +410,6 @@ fn protections(credential: &Credential) -> Vec<Command<'static>> {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Out of courtesy: nobody waits for the answer.
-        if !self.control.is_broken() {
-            let _ = self.control.send(&[Command::Bare("QUIT")]);
-        }
+        self.control.take_leave();
     }
 }

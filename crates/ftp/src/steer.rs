@@ -13,6 +13,7 @@ use haul_gridftp::features::Features;
 use haul_gridftp::listing::{Facts, Kind, Moment, parse_mlst, write_moment};
 
 use crate::session::{Asked, PIPELINE_MAX};
+use crate::store::word_on_dir;
 use crate::{Error, Session};
 
 /// Sums that two servers can be asked for, the one that finds most first; and how many hex digits each has.
@@ -59,7 +60,9 @@ pub enum Made {
 /// # Errors
 /// Something else stands there, or the server does not make one.
 pub fn make_dir(session: &mut Session, path: &[u8]) -> Result<Made, Error> {
-    match session.control.want(&Command::Path("MKD", path)) {
+    let mkd = Command::Path("MKD", path);
+    let made = session.control.ask(&mkd).and_then(|reply| word_on_dir(&session.control, &mkd, reply));
+    match made {
         Ok(_) if takes_name(session, path)? => Ok(Made::New),
         Ok(_) => {
             // It is new, and empty.

@@ -15,7 +15,7 @@ use haul_gridftp::command::Command;
 use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply};
 
-use crate::control::{GIVING_UP, said};
+use crate::control::{Control, GIVING_UP, said};
 use crate::data::connected;
 use crate::times::SetsTimes;
 use crate::tls::Wire;
@@ -209,13 +209,24 @@ impl Session {
         self.control.last_reply_within(GIVING_UP.min(self.control.patience())).map(drop)
     }
 
-    /// Makes directories.
+    /// Makes directories. Where one is answered by the word on something else, what was made of them is not
+    /// known ([`Error::OutOfStep`]).
     ///
     /// # Errors
     /// The session is over.
     pub fn make_dirs(&mut self, paths: &[&[u8]]) -> Each<()> {
         let commands: Vec<_> = paths.iter().map(|path| Command::Path("MKD", path)).collect();
-        self.each_done(&commands)
+        let replies = self.each(&commands, self.control.patience())?;
+        let mut made = Vec::with_capacity(commands.len());
+        for (command, reply) in commands.iter().zip(replies) {
+            let made_it = reply.and_then(|reply| word_on_dir(&self.control, command, reply));
+            if let Err(error @ Error::OutOfStep { .. }) = made_it {
+                self.control.set_broken();
+                return Err(error);
+            }
+            made.push(made_it);
+        }
+        Ok(made)
     }
 
     /// Removes files.
@@ -451,6 +462,18 @@ fn unhex(text: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     text.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
+
+/// A directory is made by 257 (RFC 959), and by 250, as some servers say. Any other 2yz is of something else,
+/// and so may be what comes next.
+pub(crate) fn word_on_dir(control: &Control, command: &Command<'_>, reply: Reply) -> Result<(), Error> {
+    match (reply.code(), reply.class()) {
+        (250 | 257, _) => Ok(()),
+        (code, Class::Completed) if !haul_mutant::removed("ftp-directories-have-words-of-their-own") => {
+            Err(Error::OutOfStep { said: said(command), code })
+        }
+        _ => control.done(command, reply).map(drop),
+    }
 }
 
 #[cfg(test)]

@@ -3,12 +3,14 @@
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use haul_base::stop::Stop;
 use haul_ftp::pair::{Manner, Pair};
-use haul_ftp::{Asked, Error, Protocol, Ranges, Security, Server, Session, Settings};
+use haul_ftp::{Asked, Error, Protocol, Ranges, Security, Server, Session, Settings, steer};
 
 /// Far above what anything takes here.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -191,6 +193,13 @@ fn take_from(mut socket: TcpStream, rest: &str, word: &str) -> io::Result<Vec<St
                 io::copy(&mut listener.accept()?.0, &mut io::sink())?;
                 word.to_owned()
             }
+            "RETR" | "LIST" => {
+                socket.write_all(b"150 go on\r\n")?;
+                listener.accept()?.0.write_all(b"-rw-r--r-- 1 a a 5 Jan  1  2020 f\r\n")?;
+                word.to_owned()
+            }
+            "MKD" => word.to_owned(),
+            "SIZE" | "MLST" | "MLSD" => "500 what".to_owned(),
             _ => "200 done".to_owned(),
         };
         heard.push(verb);
@@ -237,6 +246,75 @@ fn a_file_has_words_of_its_own() {
             },
         );
     }
+}
+
+/// Goal: the same of what comes, of a file and of a listing, and of a directory that is made: only what says
+/// that of itself is believed.
+#[test]
+fn what_comes_and_what_is_made_have_words_of_their_own() {
+    for (word, comes, made) in [
+        ("226 that is all", true, false),
+        ("250 that is all", true, true),
+        ("257 made", false, true),
+        ("200 done", false, false),
+        ("221 farewell", false, false),
+        ("227 here (127,0,0,1,200,1)", false, false),
+    ] {
+        let serve = move |socket| take_from(socket, "350 go on", word);
+        with(serve, |mut session| {
+            let mut incoming = session.begin(b"/f", 0).expect("it comes");
+            let mut came = [0; 100];
+            assert!(incoming.fill(&mut came).expect("all of it") > 0);
+            let ended = session.finish(incoming, b"/f");
+            assert_eq!((ended.is_ok(), session.is_broken()), (comes, !comes), "{word}: {ended:?}");
+        });
+        with(serve, |mut session| {
+            let listed = session.list(b"/d");
+            assert_eq!((listed.is_ok(), session.is_broken()), (comes, !comes), "{word}: {listed:?}");
+        });
+        with(serve, |mut session| {
+            let all = session.make_dirs(&[b"/d", b"/e"]);
+            let is_made = matches!(&all, Ok(all) if all.iter().all(Result::is_ok));
+            assert_eq!((is_made, session.is_broken()), (made, !made), "{word}: {all:?}");
+            assert!(made || matches!(all, Err(Error::OutOfStep { .. })), "{word}");
+        });
+        with(serve, |mut session| {
+            let one = steer::make_dir(&mut session, b"/d");
+            assert_eq!(one.is_ok(), made, "{word}: {one:?}");
+        });
+    }
+}
+
+/// Goal: who leaves a session hears the server end it, so that a server that takes one has room for the next.
+/// Method: a server that takes its time, and counts the session as over when it closes the connection.
+#[test]
+fn a_session_is_seen_to_end() {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = is_over.clone();
+    let serve = move |mut socket: TcpStream| {
+        let lines = BufReader::new(socket.try_clone()?).lines();
+        socket.write_all(b"220 a test\r\n")?;
+        for line in lines.map_while(Result::ok) {
+            let reply = match line.split(' ').next().unwrap_or_default() {
+                "USER" => "331 who says so?",
+                "PASS" => "230 welcome",
+                "QUIT" => {
+                    thread::sleep(Duration::from_millis(50));
+                    socket.write_all(b"221 farewell\r\n")?;
+                    thread::sleep(Duration::from_millis(20));
+                    over.store(true, Ordering::Relaxed);
+                    break;
+                }
+                _ => "200 done",
+            };
+            socket.write_all(format!("{reply}\r\n").as_bytes())?;
+        }
+        Ok(())
+    };
+    with(serve, |session| {
+        drop(session);
+        assert!(is_over.load(Ordering::Relaxed), "the server has it still");
+    });
 }
 
 /// What a server does with the first file that is said to go to a place within it.

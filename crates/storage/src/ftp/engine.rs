@@ -47,6 +47,8 @@ mod ways;
 const SESSIONS: usize = 8;
 /// Most sessions.
 const SESSIONS_MAX: u16 = 64;
+/// How long the end of sessions is waited for that have nothing to do any more.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// Objects that one session may have before it: one that comes, and one that it goes on with.
 const AHEAD: u32 = 2;
 /// The same of one that reads in blocks: what comes over several connections at a time, and in any order.
@@ -139,7 +141,17 @@ impl Drop for FtpEngine {
         drop(queues);
         self.common.ready.notify_all();
         drop((left, other));
-        // A thread that waits for a server ends by itself; nobody waits for it.
+        // Who has nothing to do ends his session, which is over soon. A thread that waits for a server ends
+        // by itself; nobody waits for it.
+        let until = Instant::now() + ENDS_WITHIN;
+        let is_stopped = || self.common.sites.all.iter().any(|site| site.settings.stop.is_asked());
+        let ends = |(index, thread): (usize, &JoinHandle<()>)| {
+            let queues = self.common.lock();
+            !thread.is_finished() && queues.open[index] && queues.busy[index].is_none()
+        };
+        while self.threads.iter().enumerate().any(ends) && Instant::now() < until && !is_stopped() {
+            thread::sleep(Duration::from_millis(2));
+        }
         self.threads.clear();
     }
 }
