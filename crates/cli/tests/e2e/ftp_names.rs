@@ -10,6 +10,7 @@ use crate::support::compare::{BELOW, Opts, assert_same};
 use crate::support::ftpd::{Ftpd, Kind, contents};
 use crate::support::liar::{Liar, Lies};
 use crate::support::run::{Haul, Outcome};
+use crate::support::taker::Script;
 use crate::support::{Room, read, tree};
 
 const ALWAYS: usize = usize::MAX;
@@ -207,6 +208,35 @@ fn control_bytes_in_names_of_a_server_are_refused() {
         }
         let asked = liar.heard().iter().filter(|line| line.contains(|c: char| c.is_ascii_control())).count();
         assert_eq!(asked, 0, "{:?}", liar.heard());
+    }
+}
+
+/// Goal: a name that could not come back from a server is not sent to one: it fails alone, in words, also
+/// that of a directory; in a dry run, too.
+#[test]
+fn names_that_cannot_come_back_are_not_sent() {
+    let (room, taker) = (Room::new(), Script::default().start());
+    let data = room.dir("data");
+    let bad = ["x\ty", "\u{1b}[2Jx", "x\u{7f}", "x\ry", "x\ny", "dir\u{1}"];
+    for name in &bad[..5] {
+        file(&data.join(name), b"bad");
+    }
+    fs::create_dir(data.join(bad[5])).expect("make a directory");
+    let good = ["plain", "x y", "xy"];
+    for name in good {
+        file(&data.join(name), name.as_bytes());
+    }
+    for options in [&["-n"][..], &[]] {
+        let ended = Haul::cp(["-r"]).args(options).args([contents(&data)]).args([taker.url("/d/")]);
+        let ended = ended.run().sane().exits(3).says("the control byte 0x1b").says("a line's end");
+        // A dry run makes no directories.
+        let failed = bad.len() - usize::from(!options.is_empty());
+        assert_eq!(ended.summary().number("failed"), failed as u64, "{}", ended.describe());
+        assert!(ended.describe().contains("will fail again"), "{}", ended.describe());
+    }
+    assert_eq!(taker.paths(), good.map(|name| format!("/d/{name}")));
+    for name in good {
+        assert_eq!(taker.file(&format!("/d/{name}")).as_deref(), Some(name.as_bytes()));
     }
 }
 

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use rustix::process::Signal;
+
 use crate::support::beside::beside;
 use crate::support::compare::assert_no_debris;
 use crate::support::ftpd::contents;
@@ -158,6 +160,36 @@ fn a_closed_directory_is_no_failure() {
         let ended = ended.exits(0).says("left as they are");
         assert_eq!(ended.summary().number("unchanged"), 1, "{}", ended.describe());
         assert_eq!(count(), stood, "{}", ended.describe());
+    }
+}
+
+/// Goal: behind a stop the question is not asked any more, and one that is under way comes to its end, so
+/// that nothing of it stays; where the server says no more to it the run ends all the same, and removes what
+/// stays over another session. Method: the server waits at the look before the question, and at the question;
+/// the stop comes then.
+#[test]
+fn a_stop_leaves_nothing_of_the_question() {
+    for (verb, part, goes_on) in
+        [("MLST", "/d/data", true), ("MFMT", ".times.haul~", true), ("MFMT", ".times.haul~", false)]
+    {
+        let room = Room::new();
+        let data = source(&room, "first version");
+        let taker = Script::default().has("/d/data", b"first version").waits_at(verb, part).start();
+        let mut run = Haul::cp(["--patience=10m"]).args([&data]).args([taker.url("/d/data")]).start();
+        assert!(run.until(|_| taker.waits()), "{verb}: {}", run.stderr());
+        run.signal(Signal::INT);
+        assert!(run.until(|run| run.stderr().contains("stopping")), "{verb}: {}", run.stderr());
+        if goes_on {
+            // Who writes hears of it in his next turn.
+            std::thread::sleep(Duration::from_secs(1));
+            taker.let_go_on();
+        }
+        let ended = run.wait().sane().exits(130);
+        assert_eq!(taker.file("/d/data").as_deref(), Some(&b"first version"[..]), "{}", ended.describe());
+        let asked = taker.heard().iter().any(|line| line.starts_with("STOR"));
+        assert_eq!(asked, verb == "MFMT", "{verb}: {:?}", taker.heard());
+        assert_eq!(taker.paths(), ["/d/data"], "{verb}: {}", ended.describe());
+        assert!(!ended.describe().contains("sent again"), "{verb}: {}", ended.describe());
     }
 }
 

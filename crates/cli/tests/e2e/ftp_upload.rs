@@ -218,6 +218,35 @@ fn what_a_server_that_is_gone_has_is_kept() {
     server.wait();
 }
 
+/// Goal: what a server that is gone in the middle of a file has of it, and that nothing goes on with, the
+/// same command removes when the server is back, and says so before. Method: the server is killed with all
+/// its sessions, comes back within the run, and is killed again.
+#[test]
+fn what_a_server_that_is_gone_has_is_removed() {
+    beside(Kind::these(&[Kind::Proftpd, Kind::Vsftpd]), |kind| {
+        let mut ftpd = Ftpd::start(kind);
+        let upload = Upload::new(|sink| ftpd.url(sink));
+        let mut run = upload.haul(&["--rate=8MiB/s", "--memory=16MiB"]).start();
+        let mut first = None;
+        for _ in 0..2 {
+            let begun = run.until(|_| {
+                upload.part().is_some_and(|(part, len)| first.as_ref() != Some(&part) && len > 4 << 20)
+            });
+            assert!(begun, "{kind:?}: it ended before it had begun\n{}", run.stderr());
+            ftpd.kill();
+            if first.is_none() {
+                first = upload.part().map(|(part, _)| part);
+                ftpd.start_again();
+            }
+        }
+        let ended = run.wait().sane().exits(1).says("could not be removed").says("the same command removes");
+        assert!(upload.part().is_some(), "{kind:?}: {}", ended.describe());
+        ftpd.start_again();
+        let ended = upload.completed(&[]);
+        assert!(sent(&ended) >= LEN as u64, "{kind:?}: nobody said trust\n{}", ended.describe());
+    });
+}
+
 /// An upload to a server of haul, which tells so often what it has.
 fn to_haul(markers: &str) -> (Upload, Running) {
     let listen = format!("127.0.0.1:{}", free_port());

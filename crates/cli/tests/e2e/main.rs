@@ -41,6 +41,7 @@ mod ftp_striped;
 mod ftp_third;
 mod ftp_times;
 mod ftp_tls;
+mod ftp_turns;
 mod ftp_upload;
 mod ftp_walk;
 mod ftp_words;

@@ -296,6 +296,8 @@ impl<'a> Run<'a> {
         let (mut told, mut stopping) = (Instant::now(), None);
         while !(self.walked && self.open.is_empty()) {
             let takes = !self.walked && self.open.len() < OPEN_MAX && !self.watch.handle.paused();
+            // A directory among them is made before anything else is heard.
+            let takes = takes && self.pair.is_ready();
             let from = if takes { &items } else { &none };
             select! {
                 recv(markers) -> marker => if let Ok(marker) = marker { self.heard(marker) },

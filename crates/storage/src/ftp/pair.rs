@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_core::change::Change;
 use haul_core::entry::{Meta, Name};
@@ -41,14 +41,16 @@ use crate::store::delegated::{
 };
 use crate::store::dir_stands;
 use fold::Claims;
-use haul_base::stop::Stop;
+use haul_base::stop::{LOOK, Stop};
 use haul_ftp::Protocol;
 use records::Records;
 use rustix::io::Errno;
+use scout::Scout;
 use worker::Worker;
 
 pub(in crate::ftp) mod fold;
 pub(super) mod records;
+mod scout;
 mod worker;
 
 /// Pairs of sessions at a time.
@@ -56,6 +58,8 @@ const PAIRS_MAX: usize = 4;
 /// Files that one of them takes together, and how long each of these may be.
 const BATCH_MAX: usize = 32;
 const SMALL_LEN: u64 = 1 << 20;
+/// How long the end of sessions is waited for that have nothing to do any more.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// What is kept of a mode: nobody gets the rights of whoever owns the copy.
 const MODE_MASK: u32 = 0o1777;
 /// Data connections of one file, unless somebody says how many.
@@ -81,6 +85,8 @@ struct Shared {
     retries: [Arc<Retry>; 2],
     settings: DelegatedSettings,
     names: SharedNames,
+    /// Who has a session with the source.
+    sites: Arc<Sites>,
     post: Post<Marker>,
     clock: WallClock,
     /// The same server at both ends, as far as its address tells.
@@ -93,6 +99,9 @@ struct Shared {
     /// In the names of what is not finished.
     tag: u32,
     cancelled: Arc<AtomicBool>,
+    /// Whoever wants an end of all, and not of the pair alone.
+    outer: Stop,
+    scout: Scout,
     queue: Mutex<Queue>,
     ready: Condvar,
 }
@@ -103,6 +112,8 @@ struct Queue {
     ends: bool,
     /// Workers that have sessions, or may get them.
     alive: usize,
+    /// Workers that did not end.
+    running: usize,
     known: Known,
 }
 
@@ -290,8 +301,8 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     }
     let cancelled = Arc::new(AtomicBool::new(false));
     let flag = cancelled.clone();
-    let outer = sources.stop.clone();
-    let stop = Stop::when(move || flag.load(Ordering::Relaxed) || outer.is_asked());
+    let (outer, own) = (sources.stop.clone(), sources.stop.clone());
+    let stop = Stop::when(move || flag.load(Ordering::Relaxed) || own.is_asked());
     let retries = [retry((&from, FailureKind::Read), &stop), retry((&to, FailureKind::Write), &stop)];
     let at_from = Settings { stop: stop.clone(), ..at_from };
     let at_to = Settings { stop, ..at_to };
@@ -329,7 +340,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     let _ = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
     let names = Arc::new(Names::new(1, nonce, (None, Duration::ZERO)));
     let walk = walk::start(walk::Job {
-        sites,
+        sites: sites.clone(),
         session,
         site: 0,
         found,
@@ -346,11 +357,15 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     let records = settings.state.clone().map(Records);
     let tag = u32::from_le_bytes([nonce[0], nonce[1], nonce[2], nonce[3]]);
     let begun = Begun::open(settings.begun.as_deref(), &to.url(), tag);
+    // It is to end well whoever ends the pair.
+    scout.heed(&outer);
+    let scout = Scout::new(Line::with(to.clone(), at_to.clone(), &retries[1], scout));
     let shared = Arc::new(Shared {
         ends: [(from, at_from), (to.clone(), at_to.clone())],
         retries,
         settings,
         names,
+        sites,
         post,
         clock: wall_clock(),
         same_server,
@@ -359,7 +374,9 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
         begun,
         tag,
         cancelled,
-        queue: Mutex::new(Queue { alive: PAIRS_MAX, ..Queue::default() }),
+        outer,
+        scout,
+        queue: Mutex::new(Queue { alive: PAIRS_MAX, running: PAIRS_MAX, ..Queue::default() }),
         ready: Condvar::new(),
     });
     for retry in &shared.retries {
@@ -372,8 +389,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
             thread::Builder::new().name("haul-pair".into()).spawn(move || Worker::new(shared).run());
         spawned.map_err(|error| unable("a pair", error))?;
     }
-    let scout = Line::with(to, at_to, &shared.retries[1], scout);
-    let pair = Box::new(FtpPair { shared, scout });
+    let pair = Box::new(FtpPair { shared });
     Ok(Delegated { walk, to: root, rename, pair })
 }
 
@@ -480,8 +496,6 @@ fn refuse_itself(
 
 struct FtpPair {
     shared: Arc<Shared>,
-    /// Makes directories, and looks.
-    scout: Line,
 }
 
 impl DelegatedPair for FtpPair {
@@ -493,8 +507,10 @@ impl DelegatedPair for FtpPair {
         if self.shared.drops[1] && !to.is_ascii() {
             return Err(dropped(&self.shared.ends[1].0, FailureKind::Create, to));
         }
-        self.scout.set_about(to);
-        let made = self.scout.again(|session| steer::make_dir(session, to));
+        let made = self.shared.scout.with(|scout| {
+            scout.set_about(to);
+            scout.again(|session| steer::make_dir(session, to))
+        });
         let made = made.map_err(|error| self.shared.failure(End::To, FailureKind::Create, to, &error))?;
         Ok(made == Made::New)
     }
@@ -504,10 +520,10 @@ impl DelegatedPair for FtpPair {
         let times: Vec<(&[u8], Moment)> = all.iter().map(|(path, meta)| (&path[..], moment(meta))).collect();
         let modes: Vec<(&[u8], u32)> =
             all.iter().map(|(path, meta)| (&path[..], meta.mode & MODE_MASK)).collect();
-        let (times, modes) = (
-            self.scout.again(|session| steer::set_times(session, &times)),
-            self.scout.again(|session| steer::set_modes(session, &modes)),
-        );
+        let (times, modes) = self.shared.scout.with(|scout| {
+            let times = scout.again(|session| steer::set_times(session, &times));
+            (times, scout.again(|session| steer::set_modes(session, &modes)))
+        });
         let lost = |set: Result<Vec<bool>, Error>| match set {
             Ok(set) => set.iter().filter(|set| !**set).count() as u64,
             Err(_) => all.len() as u64,
@@ -517,7 +533,7 @@ impl DelegatedPair for FtpPair {
 
     fn look(&mut self, all: &[DelegatedEntry]) -> Vec<Result<Standing, Failure>> {
         let paths: Vec<&[u8]> = all.iter().map(|entry| &entry.to[..]).collect();
-        match self.scout.facts_of(&paths) {
+        match self.shared.scout.with(|scout| scout.facts_of(&paths)) {
             Ok(told) => {
                 let of = |(entry, asked): (&DelegatedEntry, Asked)| standing(&self.shared, &asked, entry);
                 all.iter().zip(told).map(of).collect()
@@ -529,6 +545,10 @@ impl DelegatedPair for FtpPair {
                 all.iter().map(failure).collect()
             }
         }
+    }
+
+    fn is_ready(&mut self) -> bool {
+        self.shared.scout.is_here()
     }
 
     fn submit(&mut self, entry: DelegatedEntry) {
@@ -608,7 +628,16 @@ impl DelegatedPair for FtpPair {
 }
 
 impl Drop for FtpPair {
+    /// Sessions are ended, as far as that is over soon: who has nothing to move any more ends at once.
     fn drop(&mut self) {
         self.cancel();
+        let until = Instant::now() + ENDS_WITHIN;
+        let mut queue = self.shared.lock();
+        while queue.running > 0 && Instant::now() < until && !self.shared.outer.is_asked() {
+            let woken = self.shared.ready.wait_timeout(queue, LOOK);
+            queue = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(queue);
+        self.shared.scout.end(&self.shared.outer);
     }
 }

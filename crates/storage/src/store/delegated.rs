@@ -147,6 +147,11 @@ pub trait DelegatedPair: Send {
     fn finish_dirs(&mut self, all: &[(Vec<u8>, Meta)]) -> (u64, u64);
     /// What stands at the names of entries, and what would become of it.
     fn look(&mut self, all: &[DelegatedEntry]) -> Vec<Result<Standing, Failure>>;
+    /// A directory can be made now. Where not, what is under way is waited for, which ends soon: it is better
+    /// to hear of that first, and to ask again.
+    fn is_ready(&mut self) -> bool {
+        true
+    }
     /// Begins with an entry. Its markers are posted, the last of them [`Marker::Ended`], once.
     fn submit(&mut self, entry: DelegatedEntry);
     /// All in a directory was walked, or an entry will not be submitted.

@@ -29,6 +29,8 @@ pub enum Odd {
     Silent,
     /// Before the answer this line is said, too.
     Before(&'static str),
+    /// It is answered twice, where it is of a file that is there.
+    Twice,
     /// Somebody else puts a file there, and then it goes on.
     Meanwhile(&'static str),
 }
@@ -36,6 +38,8 @@ pub enum Odd {
 struct Told {
     verb: &'static str,
     part: String,
+    /// So many of them are answered as they should be first.
+    after: usize,
     times: usize,
     odd: Odd,
 }
@@ -98,7 +102,18 @@ impl Steered {
 
     /// Does this, so often, when a command comes whose argument has `part` in it.
     pub fn odd(self, verb: &'static str, part: &str, times: usize, odd: Odd) -> Steered {
-        self.inside.lock().expect("whole").odd.push(Told { verb, part: part.into(), times, odd });
+        self.odd_after(0, (verb, part), times, odd)
+    }
+
+    /// The same from the one on that comes behind so many of them.
+    pub fn odd_after(
+        self,
+        after: usize,
+        (verb, part): (&'static str, &str),
+        times: usize,
+        odd: Odd,
+    ) -> Steered {
+        self.inside.lock().expect("whole").odd.push(Told { verb, part: part.into(), after, times, odd });
         self
     }
 
@@ -160,10 +175,15 @@ impl Session {
             let odd = {
                 let mut inside = self.inside.lock().expect("whole");
                 inside.heard.push(line.clone());
-                let told = inside
-                    .odd
-                    .iter_mut()
-                    .find(|told| told.verb == verb && argument.contains(&told.part) && told.times > 0);
+                let mut told = None;
+                let is_it =
+                    |told: &&mut Told| told.verb == verb && argument.contains(&told.part) && told.times > 0;
+                for one in inside.odd.iter_mut().filter(is_it) {
+                    match one.after.checked_sub(1) {
+                        Some(after) => one.after = after,
+                        None => told = told.or(Some(one)),
+                    }
+                }
                 told.map(|told| {
                     told.times -= 1;
                     told.odd.clone()
@@ -174,6 +194,12 @@ impl Session {
                 Some(Odd::Silent) => {}
                 Some(Odd::Before(text)) => {
                     let _ = say(text);
+                    self.answer(verb, argument, None, &mut say);
+                }
+                Some(Odd::Twice) => {
+                    if self.inside.lock().expect("whole").files.contains_key(argument) {
+                        self.answer(verb, argument, None, &mut say);
+                    }
                     self.answer(verb, argument, None, &mut say);
                 }
                 Some(Odd::Meanwhile(path)) => {

@@ -146,6 +146,10 @@ pub struct Script {
     sums_say: Option<&'static str>,
     /// It says nothing when it is asked for a sum.
     thinks: AtomicBool,
+    /// It waits before it answers this; that it does, and that it is to go on.
+    waits_at: Option<(&'static str, &'static str)>,
+    waits: AtomicBool,
+    goes_on_now: AtomicBool,
     /// It makes no sum of files whose path holds this.
     no_sum_of: Option<&'static str>,
     /// It makes sums of whole files alone.
@@ -330,6 +334,12 @@ impl Script {
         self
     }
 
+    /// The first command with this verb whose argument holds `part` it answers when it is let go on.
+    pub fn waits_at(mut self, verb: &'static str, part: &'static str) -> Script {
+        self.waits_at = Some((verb, part));
+        self
+    }
+
     pub fn makes_again(mut self) -> Script {
         self.makes_again = true;
         self
@@ -477,6 +487,16 @@ impl Taker {
     /// From now on it says what sums it makes.
     pub fn tells_sums(&self) {
         self.script.thinks.store(false, Ordering::SeqCst);
+    }
+
+    /// It waits where it was told to.
+    pub fn waits(&self) -> bool {
+        self.script.waits.load(Ordering::SeqCst)
+    }
+
+    /// It waits no longer.
+    pub fn let_go_on(&self) {
+        self.script.goes_on_now.store(true, Ordering::SeqCst);
     }
 
     /// Bytes that came so far, but for those in blocks.
@@ -689,6 +709,13 @@ impl Session {
     fn answer(&mut self, verb: &str, argument: &[u8]) -> bool {
         let script = self.script.clone();
         let path = script.key(argument);
+        let is_it =
+            |(what, part): (&str, &str)| what == verb && String::from_utf8_lossy(argument).contains(part);
+        if script.waits_at.is_some_and(is_it) && !script.waits.swap(true, Ordering::SeqCst) {
+            while !script.goes_on_now.load(Ordering::SeqCst) && !self.over.load(Ordering::Relaxed) {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
         if let Some(reply) = script.said(verb, argument) {
             return self.say(reply);
         }

@@ -28,6 +28,8 @@ use crate::jail::{Jail, Resolve};
 /// Longest record: the ranges, and a little.
 const LEN_MAX: u64 = RANGES_LEN_MAX as u64 + 64 * 1024;
 const HEAD: &str = "haul pair 1";
+/// Names beside that of what is gone on with, at most.
+pub(in crate::ftp) const OTHERS_MAX: usize = 16;
 
 /// Where records lie.
 #[derive(Clone, Debug)]
@@ -41,6 +43,9 @@ pub(in crate::ftp) struct Kept {
     /// Its path at the destination.
     pub(in crate::ftp) temp: Vec<u8>,
     pub(in crate::ftp) ranges: Ranges,
+    /// Paths of what earlier attempts stored of it, as far as that may stand there: of use to nobody. At most
+    /// [`OTHERS_MAX`].
+    pub(in crate::ftp) others: Vec<Vec<u8>>,
 }
 
 /// A file's record, as long as this run has it.
@@ -174,7 +179,10 @@ fn encode(kept: &Kept) -> String {
     let mut ranges = Vec::new();
     kept.ranges.encode(&mut ranges);
     let ranges = String::from_utf8_lossy(&ranges);
-    let text = format!("{HEAD}\n{}\n{}\n{ranges}\n", kept.version, data_hex(&kept.temp));
+    let mut text = format!("{HEAD}\n{}\n{}\n{ranges}\n", kept.version, data_hex(&kept.temp));
+    for other in kept.others.iter().take(OTHERS_MAX) {
+        let _ = writeln!(text, "{}", data_hex(other));
+    }
     let sum = blake3::hash(text.as_bytes()).to_hex();
     format!("{text}{sum}\n")
 }
@@ -187,12 +195,15 @@ fn decode(text: &str) -> Option<Kept> {
     }
     let mut lines = body.lines();
     let [head, version, temp, ranges] = [(); 4].map(|()| lines.next());
-    if head? != HEAD || lines.next().is_some() {
+    // Where there are none, a record is what it was before there were any.
+    let others = lines.map(|other| hex_data(other).filter(|other| !other.is_empty()));
+    let others: Vec<Vec<u8>> = others.take(OTHERS_MAX + 1).collect::<Option<_>>()?;
+    if head? != HEAD || others.len() > OTHERS_MAX {
         return None;
     }
     let ranges = Ranges::parse(ranges?.as_bytes()).ok()?;
     let temp = hex_data(temp?).filter(|temp| !temp.is_empty())?;
-    Some(Kept { version: version?.to_owned(), temp, ranges })
+    Some(Kept { version: version?.to_owned(), temp, ranges, others })
 }
 
 #[cfg(test)]
@@ -204,7 +215,8 @@ mod tests {
         let mut ranges = Ranges::new();
         ranges.insert(0, 5).expect("a range");
         ranges.insert(9, 100).expect("a range");
-        Kept { version: "100 1.000000000 ab".into(), temp: b"/d/.\xff x.haul~1".to_vec(), ranges }
+        let (version, temp) = ("100 1.000000000 ab".into(), b"/d/.\xff x.haul~1".to_vec());
+        Kept { version, temp, ranges, others: vec![b"/d/.x.haul~2".to_vec(), b"/d/.x.haul~3".to_vec()] }
     }
 
     /// Goal: a record is read as it was written, or not at all.
@@ -213,6 +225,9 @@ mod tests {
     fn a_torn_record_is_none() {
         let text = encode(&kept());
         assert_eq!(decode(&text), Some(kept()));
+        let alone = Kept { others: Vec::new(), ..kept() };
+        assert_eq!(encode(&alone).lines().count(), 5, "as it was before there were others");
+        assert_eq!(decode(&encode(&alone)), Some(alone));
         for at in 0..text.len() {
             assert_eq!(decode(&text[..at]), None, "cut at {at}");
             let mut bytes = text.clone().into_bytes();

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::stop::Stop;
-use haul_core::reliability::Step;
+use haul_core::reliability::{Step, pause};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault, Heard, Manner, Move, Pair};
 use haul_ftp::{Asked, Error, Facts, Settings, steer};
@@ -27,6 +27,9 @@ use crate::store::delegated::{DelegatedEnd, DelegatedEntry, Marker, Standing, St
 
 mod begin;
 mod finish;
+mod turns;
+
+use turns::{Paired, enter_source};
 
 /// Files of this length are kept in mind while they are moved.
 const RECORDED_MIN: u64 = 4 << 20;
@@ -34,6 +37,8 @@ const RECORDED_MIN: u64 = 4 << 20;
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 /// How long it is tried to remove what is of no use.
 const CLEANING: Duration = Duration::from_secs(3);
+/// How often in a row a server whose only session was closed may say that it has too many.
+const SOON_MAX: u32 = 4;
 /// And to look how far a file is.
 const WATCHING: Duration = Duration::from_secs(5);
 
@@ -81,7 +86,7 @@ struct Trouble {
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
-    pair: Option<Pair>,
+    pair: Option<Paired>,
     counted: bool,
     /// Looks how far a file is, where its server does not say so.
     watcher: Option<Line>,
@@ -89,6 +94,12 @@ pub(super) struct Worker {
     cleaner: Line,
     /// The server takes no more sessions, and other workers have theirs.
     left_out: bool,
+    /// The destination takes one session and no more: this one works in turns with who makes directories, and
+    /// has that place now.
+    in_turns: bool,
+    has_turn: bool,
+    /// The source takes one, too: this worker waits for the walk.
+    reads_in_turns: bool,
 }
 
 impl Worker {
@@ -100,14 +111,24 @@ impl Worker {
         let cleaner = Line::new(server.clone(), cleaning, retry);
         let patience = settings.patience.min(WATCHING);
         let watcher = Some(Line::new(server, Settings { patience, ..settings }, retry));
-        Worker { shared, pair: None, counted: false, watcher, cleaner, left_out: false }
+        Worker {
+            shared,
+            pair: None,
+            counted: false,
+            watcher,
+            cleaner,
+            left_out: false,
+            in_turns: false,
+            has_turn: false,
+            reads_in_turns: false,
+        }
     }
 
     pub(super) fn run(mut self) {
         while let Some(batch) = self.shared.next() {
             let mut jobs: Vec<Job> = batch.into_iter().map(|entry| self.job(entry)).collect();
             if catch_unwind(AssertUnwindSafe(|| self.work(&mut jobs))).is_err() {
-                self.pair = None;
+                self.end_turn();
                 for job in jobs {
                     let text = "internal error in a pair of sessions";
                     let failure = own_failure(FailureKind::Local, "copy", &job.entry.to, text);
@@ -121,6 +142,9 @@ impl Worker {
                 drop(queue);
                 self.shared.ready.notify_all();
                 return;
+            }
+            if self.is_turn_over() {
+                self.end_turn();
             }
         }
     }
@@ -206,6 +230,17 @@ impl Worker {
             if queue.alive > 1 && jobs.iter().all(|job| !job.stored) {
                 queue.alive -= 1;
                 self.left_out = true;
+                return;
+            }
+            let is_last = queue.alive == 1;
+            drop(queue);
+            // The walk, or who makes directories, has the only one.
+            let turns = match end {
+                End::From => &mut self.reads_in_turns,
+                End::To => &mut self.in_turns,
+            };
+            let shares = is_last && !haul_mutant::removed("ftp-pairs-work-in-turns");
+            if shares && !std::mem::replace(turns, true) {
                 return;
             }
         }
@@ -325,19 +360,38 @@ impl Worker {
         if self.pair.is_some() {
             return Ok(());
         }
+        if self.in_turns && !self.has_turn {
+            let shared = self.shared.clone();
+            self.has_turn = shared.scout.borrow(|| shared.is_cancelled());
+            if !self.has_turn {
+                return Err(Trouble { scope: Scope::All, fault: Fault::Stopped });
+            }
+        }
         let shared = &self.shared;
-        let open = |end| {
-            let (server, settings) = shared.end(end);
-            let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
-            shared.retries[end as usize].open(server, settings).map_err(at)
+        let at =
+            |end| move |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
+        let open_to = || {
+            let (server, settings) = shared.end(End::To);
+            let open = || shared.retries[End::To as usize].open(server, settings);
+            let mut opened = open();
+            // It may not have noticed yet that the one before was closed.
+            for again in 1..=SOON_MAX {
+                if !self.has_turn || shared.is_cancelled() || !opened.as_ref().is_err_and(Error::is_full) {
+                    break;
+                }
+                thread::sleep(pause(again));
+                opened = open();
+            }
+            opened.map_err(at(End::To))
         };
+        let open_from = || enter_source(shared, self.reads_in_turns).map_err(at(End::From));
         // Each takes several round trips, and none waits for the other.
         let (from, to) = thread::scope(|both| {
-            let from = both.spawn(|| open(End::From));
-            let to = open(End::To);
+            let from = both.spawn(open_from);
+            let to = open_to();
             (from.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), to)
         });
-        let (from, to) = (from?, to?);
+        let ((from, seat), to) = (from?, to?);
         for (end, shuns) in [(End::From, from.shuns(&to)), (End::To, to.shuns(&from))] {
             if shuns {
                 let at = shared.end(end).0.url();
@@ -366,7 +420,7 @@ impl Worker {
         queue.known.pairs += u16::from(!std::mem::replace(&mut self.counted, true));
         drop(queue);
         shared.retries.iter().for_each(|retry| retry.well());
-        self.pair = Some(pair);
+        self.pair = Some(Paired::new(pair, seat));
         Ok(())
     }
 
@@ -377,6 +431,8 @@ impl Worker {
         if jobs.is_empty() {
             return Ok(());
         }
+        // It was left where a server takes one session, and was asked for something else.
+        self.open()?;
         let sum = self.shared.lock().known.sum.flatten();
         for job in jobs.iter_mut() {
             self.prepare(job, sum.is_some())?;
@@ -453,7 +509,12 @@ impl Worker {
                         jobs[index].record.as_ref().filter(|_| written.elapsed() > RECORD_EVERY)
                     {
                         let (version, temp) = (version(&jobs[index].facts), jobs[index].temp.clone());
-                        let _ = record.write(&Kept { version, temp, ranges: held[index].clone() });
+                        let _ = record.write(&Kept {
+                            version,
+                            temp,
+                            ranges: held[index].clone(),
+                            others: Vec::new(),
+                        });
                         written = Instant::now();
                     }
                 }
@@ -484,7 +545,7 @@ impl Worker {
             }
             if let Some(record) = job.record.as_ref().filter(|_| index >= ran.done) {
                 let (version, temp) = (version(&job.facts), job.temp.clone());
-                let _ = record.write(&Kept { version, temp, ranges: job.held.clone() });
+                let _ = record.write(&Kept { version, temp, ranges: job.held.clone(), others: Vec::new() });
             }
         }
         let mut queue = shared.lock();

@@ -15,7 +15,7 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::Error;
 
 use super::onward::Found;
-use super::queues::{Gone, Temp, TempState, Write};
+use super::queues::{Gone, Temp, TempState, Write, never_began};
 use super::sending::{Open, Sending};
 use super::standing::Step;
 use super::sums::FileSumming;
@@ -260,7 +260,10 @@ impl Writer {
                     let removed = match before.is_empty() {
                         true => Ok(()),
                         // They may still come to be, and are removed at the end, too.
-                        false => session.remove(&before).map(drop),
+                        false => session.remove(&before).map(|removed| {
+                            let gone = before.iter().zip(&removed).filter(|(_, removed)| removed.is_ok());
+                            gone.for_each(|(temp, _)| common.parts.gone(temp));
+                        }),
                     };
                     let mut begin = || Sending::begin(session, &lanes, (&temp, 0, file.size), connections);
                     let note = |error: &Error| {
@@ -286,7 +289,11 @@ impl Writer {
                     }
                 }
             };
-            common.parts.let_go(file.id);
+            // Where nothing was said of it, or it was refused, nothing of it came to be.
+            match is_new && (temp.is_none() || never_began(&error)) {
+                true => common.parts.let_go(file.id),
+                false => common.parts.cast_off(file.id),
+            }
             let lost_in_blocks = temp.as_deref().filter(|_| connections.is_some() && !error.is_no_room());
             match (lost_in_blocks, &temp) {
                 (Some(temp), _) => self.lose(file.id, temp, &error),

@@ -144,9 +144,11 @@ impl Writer {
         let _one = common.told.asks_times.lock().unwrap_or_else(PoisonError::into_inner);
         let known = times().of(&above);
         // Nothing is made at a server that is to be left; what would be sent is not any more.
-        if known.is_none() && common.ends.is_stopped() {
+        let is_stopped = common.ends.is_stopped() && !haul_mutant::removed("ftp-stops-ask-no-times");
+        if known.is_none() && is_stopped {
             return false;
         }
+        let mut is_lost = false;
         let verdict = known.unwrap_or_else(|| {
             let name = temp_name(&Name::new(b"times").expect("legal"), common.tag, common.number());
             let path = common.tree.path(dir, &name);
@@ -167,8 +169,13 @@ impl Writer {
                 Ok((shown, _)) => Some(shown),
                 Err(_) => None,
             };
-            times().note(&above, shown)
+            // Behind a stop nobody waits for what it shows, and nothing is sent for that.
+            is_lost = shown.is_none() && common.ends.is_stopped();
+            if is_lost { Verdict::Sent } else { times().note(&above, shown) }
         });
+        if is_lost {
+            return false;
+        }
         times().count(verdict);
         verdict != Verdict::Sent
     }

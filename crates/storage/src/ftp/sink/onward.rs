@@ -39,18 +39,22 @@ impl Writer {
             true => self.standing(file.id, &earlier, file.size),
             false => Ok(None),
         };
-        match standing {
-            Ok(Some(standing)) => {
-                let temp = Temp { path: earlier.temp.clone(), state: TempState::Partial, in_blocks: false };
-                common.temps().insert(file.id, temp);
-                return Ok(Found::Stands(earlier.temp, standing));
-            }
-            Ok(None) => {}
+        let standing = match standing {
+            Ok(standing) => standing,
             // It stays on record.
             Err(error) if error.is_passing() => {
                 return Err(common.failure(FailureKind::Create, path, &error));
             }
-            Err(_) => self.line.close(),
+            Err(_) => {
+                self.line.close();
+                None
+            }
+        };
+        self.remove_others(&earlier.others);
+        if let Some(standing) = standing {
+            let temp = Temp { path: earlier.temp.clone(), state: TempState::Partial, in_blocks: false };
+            common.temps().insert(file.id, temp);
+            return Ok(Found::Stands(earlier.temp, standing));
         }
         let gone = self.remove_earlier(file.id, earlier.temp.clone());
         Ok(Found::Nothing(Some(earlier.temp).filter(|_| gone && earlier.in_blocks)))
@@ -58,7 +62,6 @@ impl Writer {
 
     /// A temporary that is of no use is removed, now or in the end. True: it is not there.
     fn remove_earlier(&mut self, id: FileId, temp: Vec<u8>) -> bool {
-        self.common.parts.disown(id);
         let asked = self.line.again(|session| {
             let removed = session.remove(&[&temp])?;
             Ok((removed, session.facts(&temp)?))
@@ -66,10 +69,30 @@ impl Writer {
         let gone = asked.is_ok_and(|(removed, asked)| are_gone(&removed, &asked));
         match gone {
             true => self.common.parts.let_go(id),
-            // It is on record until another one is.
-            false => self.common.doubt(temp),
+            // It stays on record, beside the one that comes.
+            false => {
+                self.common.parts.cast_off(id);
+                self.common.doubt(temp);
+            }
         }
         gone
+    }
+
+    /// What attempts before that one left is removed, now or in the end.
+    fn remove_others(&mut self, others: &[Vec<u8>]) {
+        if others.is_empty() {
+            return;
+        }
+        let paths: Vec<&[u8]> = others.iter().map(Vec::as_slice).collect();
+        let asked = self.line.again(|session| Ok((session.remove(&paths)?, session.facts_of(&paths)?)));
+        let (removed, asked) = asked.unwrap_or_default();
+        for (at, other) in others.iter().enumerate() {
+            let told = removed.get(at..=at).zip(asked.get(at));
+            match told.is_some_and(|(removed, asked)| are_gone(removed, asked)) {
+                true => self.common.stays_not(other),
+                false => self.common.doubt(other.clone()),
+            }
+        }
     }
 
     /// How long it is there, and what proves that it is the source's.
@@ -255,13 +278,11 @@ impl Writer {
 
     /// All else is over: what files that failed left there goes, as far as the server is there.
     pub(super) fn remove_left(&mut self) {
-        for (temp, record) in self.common.parts.take_left() {
-            self.begins("remove", &temp);
-            let removed = self.line.again(|session| {
-                let removed = session.remove(&[&temp])?;
-                Ok((removed, session.facts(&temp)?))
-            });
-            if removed.is_ok_and(|(removed, asked)| are_gone(&removed, &asked)) {
+        for (names, record) in self.common.parts.take_left() {
+            let paths: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+            self.begins("remove", paths.last().copied().unwrap_or_default());
+            let asked = self.line.again(|session| Ok((session.remove(&paths)?, session.facts_of(&paths)?)));
+            if asked.is_ok_and(|(removed, asked)| asked.iter().all(|asked| are_gone(&removed, asked))) {
                 record.remove();
             }
         }

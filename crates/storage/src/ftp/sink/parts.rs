@@ -4,10 +4,12 @@
 //! to be removed in the end.
 //! Invariants: a temporary is on record before the server hears of it; one run at a time has a file's record,
 //! so that no two write one temporary; of a record that is of another version of the source only the
-//! temporary counts, which is then removed; a record names nothing but a temporary beside its file.
+//! temporary counts, which is then removed; a record names nothing but temporaries beside its file; what may
+//! stand at the server stays on record until it is known that it does not, whatever becomes of its file.
 //! Left out: whether what stands there is what the source has (`standing`).
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +18,7 @@ use haul_core::ids::FileId;
 use haul_core::wire::HeldReport;
 use haul_ftp::Ranges;
 
-use crate::ftp::pair::records::{Kept, Record, Records};
+use crate::ftp::pair::records::{Kept, OTHERS_MAX, Record, Records};
 
 /// Shorter files begin anew.
 pub(super) const FILE_LEN_MIN: u64 = 4 << 20;
@@ -26,6 +28,8 @@ const FROM: &str = "anywhere";
 const NO_PLACE: &str = "this host has no place for that (XDG_STATE_HOME, or HOME)";
 /// Ends the version of a file that was sent in blocks, of which there may be gaps anywhere.
 const IN_BLOCKS: &str = " blocks";
+/// In place of a version, where nothing that is on record is gone on with.
+const OF_NONE: &str = "none";
 
 /// What a server can do towards going on.
 #[derive(Clone, Copy)]
@@ -51,8 +55,8 @@ struct Inner {
     /// Large files of the source, as it told them last.
     told: HashMap<FileId, Fingerprint>,
     parts: HashMap<FileId, Part>,
-    /// Records of temporaries that the server has in use and that are removed in the end, by their names.
-    doubted: HashMap<Vec<u8>, Record>,
+    /// Records of files that are over, of which something may stand there.
+    doubted: Vec<Doubted>,
     /// What stood there of them was of no use: nothing is gone on with.
     afresh: HashSet<FileId>,
     /// Files that an earlier run had on record; and one of these was gone on with.
@@ -83,6 +87,14 @@ struct Counted {
     goes_on_at: u64,
 }
 
+/// What is to be removed of a file that is over.
+struct Doubted {
+    /// The file, as its record has it.
+    to: String,
+    names: Vec<Vec<u8>>,
+    record: Record,
+}
+
 /// A file that has a record.
 struct Part {
     /// The file, as its record has it.
@@ -92,6 +104,8 @@ struct Part {
     record: Option<Record>,
     /// Its temporary; empty: there is none.
     temp: Vec<u8>,
+    /// What earlier attempts were called that may stand there; the oldest first.
+    others: Vec<Vec<u8>>,
     in_blocks: bool,
     /// The server began to take it.
     begun: bool,
@@ -106,6 +120,39 @@ impl Part {
     fn known(&self) -> Option<u64> {
         let said = if self.in_blocks { up_to(&self.safe) } else { 0 };
         self.len.or(Some(said).filter(|len| *len > 0))
+    }
+
+    /// All that may stand there.
+    fn names(&self) -> Vec<Vec<u8>> {
+        self.others.iter().chain([&self.temp]).filter(|name| !name.is_empty()).cloned().collect()
+    }
+
+    /// Nothing is gone on with at its temporary, which may stand there.
+    fn cast_off(&mut self) {
+        let temp = std::mem::take(&mut self.temp);
+        if temp.is_empty() || haul_mutant::removed("ftp-parts-that-may-stand-are-on-record") {
+            return;
+        }
+        if self.others.len() == OTHERS_MAX {
+            self.others.remove(0);
+        }
+        self.others.push(temp);
+    }
+
+    /// Puts it on record as it is.
+    fn put(&self) -> io::Result<()> {
+        let Some(record) = &self.record else { return Ok(()) };
+        let mut others = self.others.clone();
+        let (temp, version) = match (self.temp.is_empty(), self.in_blocks) {
+            (true, _) => (others.pop().unwrap_or_default(), OF_NONE.to_owned()),
+            (false, true) => (self.temp.clone(), format!("{}{IN_BLOCKS}", self.version)),
+            (false, false) => (self.temp.clone(), self.version.clone()),
+        };
+        if temp.is_empty() {
+            record.clear();
+            return Ok(());
+        }
+        record.write(&Kept { version, temp, ranges: self.safe.clone(), others })
     }
 }
 
@@ -124,6 +171,8 @@ pub(super) struct Earlier {
     pub(super) safe: u64,
     /// It is of the same version of the source, and may be gone on with.
     pub(super) fits: bool,
+    /// What else may stand there.
+    pub(super) others: Vec<Vec<u8>>,
 }
 
 impl Parts {
@@ -162,6 +211,16 @@ impl Parts {
         // What this run had of it so far is on record.
         let had = inner.parts.remove(&id).is_some() || inner.counted.contains_key(&id);
         let Fingerprint { mtime, version, .. } = *inner.told.get(&id)?;
+        let version = format!("{size} {}.{:09} {version:?}", mtime.secs, mtime.nanos);
+        let doubted = inner.doubted.iter().position(|doubted| doubted.to == to);
+        if let Some(Doubted { names, record, .. }) = doubted.map(|at| inner.doubted.swap_remove(at)) {
+            // This run removes them in the end, and does not wait for that before.
+            let (temp, record, safe) = (Vec::new(), Some(record), Ranges::new());
+            let (in_blocks, begun, len) = (false, false, None);
+            let part = Part { to, version, record, temp, others: names, in_blocks, begun, safe, len };
+            inner.parts.insert(id, part);
+            return None;
+        }
         let record = match records.take(FROM, &to) {
             Ok(Some(record)) => record,
             Ok(None) => {
@@ -173,10 +232,10 @@ impl Parts {
                 return None;
             }
         };
-        let version = format!("{size} {}.{:09} {version:?}", mtime.secs, mtime.nanos);
         let kept = record.read().filter(|kept| is_beside(&kept.temp, path));
         let mut safe = Ranges::new();
-        let earlier = kept.map(|Kept { version: told, temp, ranges }| {
+        let earlier = kept.map(|Kept { version: told, temp, ranges, mut others }| {
+            others.retain(|other| is_beside(other, path));
             let (told, in_blocks) = match told.strip_suffix(IN_BLOCKS) {
                 Some(told) => (told, true),
                 None => (told.as_str(), false),
@@ -185,12 +244,14 @@ impl Parts {
                 && self.can.goes_on
                 && !inner.afresh.contains(&id);
             safe = ranges;
-            Earlier { temp, in_blocks, safe: up_to(&safe), fits }
+            Earlier { temp, in_blocks, safe: up_to(&safe), fits, others }
         });
+        let others = earlier.as_ref().map(|earlier| earlier.others.clone()).unwrap_or_default();
         let temp = earlier.as_ref().map(|earlier| earlier.temp.clone()).unwrap_or_default();
         let (in_blocks, begun) =
             (earlier.as_ref().is_some_and(|earlier| earlier.in_blocks), earlier.is_some());
-        let part = Part { to, version, record: Some(record), temp, in_blocks, begun, safe, len: None };
+        let record = Some(record);
+        let part = Part { to, version, record, temp, others, in_blocks, begun, safe, len: None };
         inner.parts.insert(id, part);
         if earlier.is_some() && !had {
             inner.earlier.insert(id);
@@ -202,13 +263,12 @@ impl Parts {
     pub(super) fn begins(&self, id: FileId, temp: &[u8], in_blocks: bool) {
         let mut inner = self.lock();
         let Some(part) = inner.parts.get_mut(&id) else { return };
-        let version = if in_blocks { format!("{}{IN_BLOCKS}", part.version) } else { part.version.clone() };
         if part.temp != temp {
             part.safe = Ranges::new();
+            part.cast_off();
         }
-        let kept = Kept { version, temp: temp.to_vec(), ranges: part.safe.clone() };
         (part.temp, part.in_blocks, part.begun) = (temp.to_vec(), in_blocks, false);
-        let written = part.record.as_ref().map_or(Ok(()), |record| record.write(&kept));
+        let written = part.put();
         if part.record.is_none() || written.is_err() {
             // Nobody would find it.
             inner.parts.remove(&id);
@@ -240,10 +300,8 @@ impl Parts {
         if part.safe.merge(safe).is_err() || part.safe.total() == before {
             return;
         }
-        let version = format!("{}{IN_BLOCKS}", part.version);
-        let kept = Kept { version, temp: part.temp.clone(), ranges: part.safe.clone() };
         // Where it cannot be written, what was known before counts.
-        let _ = part.record.as_ref().map(|record| record.write(&kept));
+        let _ = part.put();
     }
 
     /// Up to where the server said that it has a file, which it does not show.
@@ -258,13 +316,19 @@ impl Parts {
         }
     }
 
-    /// The temporary that is on record is of no use: it is to be removed by whoever asks for this.
+    /// The temporary that is on record is not there.
     pub(super) fn let_go(&self, id: FileId) {
         if let Some(part) = self.lock().parts.get_mut(&id) {
             part.temp.clear();
-            if let Some(record) = &part.record {
-                record.clear();
-            }
+            let _ = part.put();
+        }
+    }
+
+    /// The temporary that is on record is of no use, and may be there: it is to be removed.
+    pub(super) fn cast_off(&self, id: FileId) {
+        if let Some(part) = self.lock().parts.get_mut(&id) {
+            part.cast_off();
+            let _ = part.put();
         }
     }
 
@@ -297,53 +361,64 @@ impl Parts {
 
     /// The file has its name, or is given up and gone.
     pub(super) fn end(&self, id: FileId) {
+        if let Some(part) = self.lock().parts.get_mut(&id) {
+            part.temp.clear();
+        }
+        self.doubts(id);
+    }
+
+    /// The file is over, and what may be there of it is removed in the end, if that can be, or by a later
+    /// run: until then it is on record.
+    pub(super) fn doubts(&self, id: FileId) {
         let mut inner = self.lock();
         let part = inner.parts.remove(&id);
         inner.counted.remove(&id);
-        drop(inner);
-        if let Some(record) = part.and_then(|part| part.record) {
-            record.remove();
+        let Some(part) = part else { return };
+        let names = part.names();
+        if !names.is_empty() {
+            let _ = part.put();
         }
-    }
-
-    /// The file is given up, and its temporary is removed in the end, if that can be: until then it is on
-    /// record.
-    pub(super) fn doubts(&self, id: FileId) {
-        let mut inner = self.lock();
-        let Some(Part { record: Some(record), temp, .. }) = inner.parts.remove(&id) else { return };
-        inner.doubted.insert(temp, record);
+        let Part { to, record: Some(record), .. } = part else { return };
+        match names.is_empty() {
+            true => record.remove(),
+            false => inner.doubted.push(Doubted { to, names, record }),
+        }
     }
 
     /// A temporary is gone.
     pub(super) fn gone(&self, temp: &[u8]) {
-        let record = self.lock().doubted.remove(temp);
-        if let Some(record) = record {
-            record.remove();
+        let mut inner = self.lock();
+        inner.parts.values_mut().for_each(|part| part.others.retain(|other| other != temp));
+        inner.doubted.iter_mut().for_each(|doubted| doubted.names.retain(|name| name != temp));
+        for over in inner.doubted.extract_if(.., |doubted| doubted.names.is_empty()) {
+            over.record.remove();
         }
     }
 
-    /// The temporary that is on record is to be removed: nothing is gone on with.
-    pub(super) fn disown(&self, id: FileId) {
-        if let Some(part) = self.lock().parts.get_mut(&id) {
-            part.temp.clear();
-        }
+    /// The next run of the same command finds it, and removes it.
+    pub(super) fn is_on_record(&self, temp: &[u8]) -> bool {
+        let inner = self.lock();
+        let has = |names: &[Vec<u8>]| names.iter().any(|name| name == temp);
+        inner.doubted.iter().any(|doubted| has(&doubted.names))
+            || inner.parts.values().any(|part| has(&part.names()))
     }
 
-    /// What of files that failed lies there, when all else is over: each with its record, which nobody else
-    /// has.
-    pub(super) fn take_left(&self) -> Vec<(Vec<u8>, Record)> {
+    /// What of files that failed lies there, when all else is over: of each all names, with its record, which
+    /// nobody else has.
+    pub(super) fn take_left(&self) -> Vec<(Vec<Vec<u8>>, Record)> {
         let left = std::mem::take(&mut self.lock().parts);
         let Some(records) = &self.records else { return Vec::new() };
         let one = |part: Part| {
+            let names = part.names();
             let record = match part.record {
                 Some(record) => record,
                 None => records.take(FROM, &part.to).ok().flatten()?,
             };
             // Another run may have gone on with it meanwhile.
-            let kept = record.read().filter(|kept| kept.temp == part.temp)?;
-            Some((kept.temp, record))
+            let kept = record.read().filter(|kept| names.contains(&kept.temp))?;
+            Some((kept.others.into_iter().chain([kept.temp]).collect(), record))
         };
-        left.into_values().filter(|part| !part.temp.is_empty()).filter_map(one).collect()
+        left.into_values().filter(|part| !part.names().is_empty()).filter_map(one).collect()
     }
 
     pub(super) fn has_left(&self) -> bool {
@@ -531,5 +606,58 @@ mod tests {
         assert!(first.take_left().is_empty(), "the fourth run has it");
         fourth.end(id);
         assert!(take(&run(), 1).is_none(), "it has its name");
+    }
+
+    /// Goal: what may stand at the server stays on record, whatever becomes of its file and however often it
+    /// was sent, until it is known to be gone; a later run is told all of it, and this one when it begins
+    /// anew.
+    #[test]
+    fn what_may_stand_there_is_on_record() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let can = Can { goes_on: true, sums: false, trusts: false };
+        let run = || Parts::new((Some(dir.path().join("uploads")), true), can);
+        let (id, names) = (FileId(1), [b"/d/.x.haul~1", b"/d/.x.haul~2", b"/d/.x.haul~3"]);
+        let take = |run: &Parts| {
+            run.note(id, told(1, 1));
+            let earlier = run.take(id, FILE_LEN_MIN, "ftp://a/d/x".into(), b"/d/x");
+            earlier.map(|earlier| earlier.others.into_iter().chain([earlier.temp]).collect::<Vec<_>>())
+        };
+        let lost = |run: &Parts| {
+            for name in names {
+                run.begins(id, name, false);
+                run.begun(id);
+            }
+        };
+        let first = run();
+        assert_eq!(take(&first), None);
+        lost(&first);
+        first.gone(names[1]);
+        // The server is gone, and the file with it.
+        first.doubts(id);
+        assert!(first.is_on_record(names[0]) && first.is_on_record(names[2]));
+        assert_eq!(take(&run()), None, "the first run is there still");
+        // It removes them in the end by itself.
+        assert_eq!(take(&first), None);
+        first.begins(id, b"/d/.x.haul~4", false);
+        first.begun(id);
+        drop(first);
+
+        let second = run();
+        let told = take(&second).expect("it is on record");
+        assert_eq!(told, [names[0].to_vec(), names[2].to_vec(), b"/d/.x.haul~4".to_vec()]);
+        second.cast_off(id);
+        second.begins(id, b"/d/.x.haul~5", false);
+        // It has its name, and what was cast off may stand there.
+        second.end(id);
+        assert!(!second.is_on_record(b"/d/.x.haul~5") && second.is_on_record(names[2]));
+        drop(second);
+
+        let third = run();
+        let told = take(&third).expect("it is on record");
+        assert!(told.contains(&names[0].to_vec()) && told.contains(&names[2].to_vec()), "{told:?}");
+        assert!(!told.contains(&b"/d/.x.haul~5".to_vec()), "{told:?}");
+        third.end(id);
+        told.iter().for_each(|name| third.gone(name));
+        assert_eq!(take(&run()), None, "all of it is gone");
     }
 }

@@ -505,9 +505,7 @@ impl Common {
 
     /// The server refused to begin with it, or heard nothing of it, if that is what happened.
     pub(super) fn note_refusal(&self, path: &[u8], error: &Error) {
-        let is_never_begun = matches!(error, Error::Refused { .. })
-            || error.is_unheard() && !haul_mutant::removed("ftp-what-never-began-is-not-left");
-        if is_never_begun {
+        if never_began(error) {
             self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_vec());
         }
     }
@@ -532,15 +530,20 @@ impl Common {
         left.retain(|path| !refused.contains(path));
         left.sort();
         left.dedup();
-        let shown: Vec<String> =
-            left.iter().take(LEFT_NAMED).map(|path| crate::ftp::shown(&self.server, path)).collect();
-        let more = left.len().saturating_sub(LEFT_NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let text = format!(
-            "parts of files that could not be removed: {}{more}; remove them at the server",
-            shown.join(", ")
-        );
-        (!left.is_empty()).then_some(text)
+        let named = |some: &[Vec<u8>]| {
+            let shown: Vec<String> =
+                some.iter().take(LEFT_NAMED).map(|path| crate::ftp::shown(&self.server, path)).collect();
+            match some.len().saturating_sub(LEFT_NAMED) {
+                0 => shown.join(", "),
+                more => format!("{} and {more} more", shown.join(", ")),
+            }
+        };
+        let (known, left): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|path| self.parts.is_on_record(path));
+        let all = [(known, "the same command removes them"), (left, "remove them at the server")];
+        let all = all.into_iter().filter(|(some, _)| !some.is_empty());
+        let all: Vec<String> = all.map(|(some, what)| format!("{}; {what}", named(&some))).collect();
+        (!all.is_empty()).then(|| format!("parts of files that could not be removed: {}", all.join("; ")))
     }
 
     /// Files that the server takes at a time.
@@ -657,6 +660,12 @@ impl Queues {
             && self.homeless.is_empty()
             && self.smalls.is_empty()
     }
+}
+
+/// The server refused to begin, or heard nothing of it.
+pub(super) fn never_began(error: &Error) -> bool {
+    matches!(error, Error::Refused { .. })
+        || error.is_unheard() && !haul_mutant::removed("ftp-what-never-began-is-not-left")
 }
 
 /// The completion of an operation that came to nothing.

@@ -501,12 +501,8 @@ impl Writer {
         self.begins("remove", &path);
         match self.remove_part(&path) {
             Removed::Gone => self.common.parts.end(id),
-            Removed::Stays => {
-                self.common.parts.end(id);
-                self.common.leave(path);
-            }
-            Removed::Busy => {
-                // The record names it until it is gone.
+            // The record names it until it is gone: removed in the end, or by the same command later.
+            Removed::Stays | Removed::Busy => {
                 self.common.parts.doubts(id);
                 self.common.doubt(path);
             }
@@ -600,7 +596,7 @@ fn committed(batch: &Batch<CommitItem>, results: Vec<Result<(), Failure>>) -> Si
 /// What became of a temporary that was to be removed.
 enum Removed {
     Gone,
-    /// It is there, or may be: that is told at the end.
+    /// It is there, or may be: that is told at the end, if it is so then.
     Stays,
     /// The server has it in use: it is removed at the end.
     Busy,

@@ -163,6 +163,10 @@ impl Worker {
     /// that takes no further one, or no data from this host, nothing is shown.
     fn ask_times(&mut self, dir: &[u8]) -> Option<Answer> {
         let shared = self.shared.clone();
+        if self.has_turn {
+            // There is no other one beside it.
+            self.pair = None;
+        }
         let number = {
             let mut queue = shared.lock();
             queue.known.temps += 1;
@@ -290,8 +294,12 @@ impl Worker {
         }
         job.stored = true;
         if let Some(record) = &job.record {
-            let kept =
-                Kept { version: version(&job.facts), temp: job.temp.clone(), ranges: job.held.clone() };
+            let kept = Kept {
+                version: version(&job.facts),
+                temp: job.temp.clone(),
+                ranges: job.held.clone(),
+                others: Vec::new(),
+            };
             let _ = record.write(&kept);
         }
         Ok(())

@@ -15,7 +15,7 @@ use haul_core::job::delegated::{Judgement, Sums, Told, Why, judge};
 use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault};
-use haul_ftp::{Asked, Error, Kind, Moment, Session, steer};
+use haul_ftp::{Asked, Error, Facts, Kind, Moment, Session, steer};
 use haul_gridftp::ranges::Ranges;
 
 use super::{Job, ONE_NAME, Scope, Shared, Trouble, Worker};
@@ -32,6 +32,8 @@ const AFRESH_MAX: u32 = 1;
 const TURN: Duration = Duration::from_millis(5);
 /// Sums that are asked for together.
 const SUMS_MAX: usize = 16;
+/// How often files are renamed whose sessions are lost meanwhile.
+const RENAMES_MAX: u32 = 3;
 
 impl Worker {
     /// Compares what can be compared, and gives names. All of them were moved well, as both servers say.
@@ -141,11 +143,13 @@ impl Worker {
     /// What is stored of it is of no use.
     fn begin_anew(&mut self, job: &mut Job) -> Result<(), Error> {
         let pair = self.pair.as_mut().expect("it is open");
-        if let Some(record) = &job.record {
+        let removed = steer::remove(pair.session(End::To), &job.temp);
+        // Where it may stand there it stays on record, and is removed before it is stored anew.
+        let may_stand = removed.as_ref().is_err_and(Error::ends_session);
+        if let Some(record) = job.record.as_ref().filter(|_| !may_stand) {
             record.clear();
         }
-        let removed = steer::remove(pair.session(End::To), &job.temp);
-        (job.held, job.earlier, job.unsent, job.stored) = (Ranges::new(), 0, 0, false);
+        (job.held, job.earlier, job.unsent, job.stored) = (Ranges::new(), 0, 0, may_stand);
         (self.shared.post)(Marker::Moved { id: job.entry.id, len: 0, held: 0 });
         match removed {
             Err(error) if error.ends_session() => Err(error),
@@ -260,11 +264,11 @@ impl Worker {
         Ok(())
     }
 
-    fn publish_some(&mut self, mut good: Vec<(Job, Sums)>, sum: Option<&'static str>) -> Result<(), Trouble> {
+    fn publish_some(&mut self, good: Vec<(Job, Sums)>, sum: Option<&'static str>) -> Result<(), Trouble> {
         let trouble =
             |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
         let turn = Turn::take(&self.shared, &good);
-        let told = self.named_and_dressed(&mut good);
+        let told = self.named_and_dressed(&good);
         drop(turn);
         let (times, modes, named) = match told {
             Ok(told) => told,
@@ -322,12 +326,41 @@ impl Worker {
         trouble
     }
 
-    #[allow(clippy::type_complexity)] // One for each of the files.
-    fn named_and_dressed(
+    /// Does something that may be done twice, and does it again over other sessions where these are lost, as
+    /// long as the policy says so.
+    fn again_over<T>(
         &mut self,
-        good: &mut [(Job, Sums)],
-    ) -> Result<(Vec<bool>, Vec<bool>, Vec<Result<(), Failure>>), Error> {
+        about: &[u8],
+        mut work: impl FnMut(&mut Worker) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let shared = self.shared.clone();
+        let mut tries = Attempts::new(Step::File);
+        loop {
+            let error = match self.open().map_err(why_of).and_then(|()| work(self)) {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            self.pair = None;
+            if haul_mutant::removed("ftp-pairs-look-over-other-sessions") {
+                return Err(error);
+            }
+            match shared.retries[End::To as usize].failed(&mut tries, &error, about, 0) {
+                Some(pause) if !shared.is_cancelled() => self.rest(pause),
+                _ => return Err(error),
+            }
+        }
+    }
+
+    fn named_and_dressed(&mut self, good: &[(Job, Sums)]) -> Result<Given, Error> {
+        let about = good.first().map(|(job, _)| job.entry.to.clone()).unwrap_or_default();
+        let dressed = self.again_over(&about, |worker| worker.dress(good))?;
+        let named = self.name(good, &about, &dressed)?;
+        let Dressed { times, modes, .. } = dressed;
+        Ok((times, modes, named))
+    }
+
+    /// Gives them their times and modes, under the names that they have so far.
+    fn dress(&mut self, good: &[(Job, Sums)]) -> Result<Dressed, Error> {
         let no_modes = self.shared.lock().known.no_modes;
         let session = self.pair.as_mut().expect("it is open").session(End::To);
         let wrong: Vec<bool> = good
@@ -351,13 +384,27 @@ impl Worker {
         let is_told = |job: &Job| job.facts.unix_mode.is_some();
         let modes: Vec<bool> =
             good.iter().map(|(job, _)| !is_told(job) || !no_modes && set.next().unwrap_or(false)).collect();
+        if !modes.is_empty() && modes.iter().all(|set| !set) {
+            self.shared.lock().known.no_modes = true;
+        }
+        Ok(Dressed { wrong, times, modes })
+    }
+
+    /// Gives them their names.
+    fn name(
+        &mut self,
+        good: &[(Job, Sums)],
+        about: &[u8],
+        dressed: &Dressed,
+    ) -> Result<Vec<Result<(), Failure>>, Error> {
+        let shared = self.shared.clone();
         let failed =
             |job: &Job, error: &Error| shared.failure(End::To, FailureKind::Publish, &job.entry.to, error);
         let tos: Vec<&[u8]> = good.iter().map(|(job, _)| &job.entry.to[..]).collect();
-        let stands = self.facts_of(End::To, &tos).map_err(why_of)?;
+        let stands = self.again_over(about, |worker| worker.facts_of(End::To, &tos).map_err(why_of))?;
         let mut named: Vec<Result<(), Failure>> = good
             .iter()
-            .zip(&wrong)
+            .zip(&dressed.wrong)
             .zip(&stands)
             .map(|(((job, _), wrong), stands)| match wrong {
                 true => Err(failed(job, &Error::Unsayable(steer::OTHER_NAME))),
@@ -392,8 +439,17 @@ impl Worker {
                 .map(|at| if is_taken(at) { none() } else { renamed.next().unwrap_or_else(none) })
                 .collect())
         });
-        for (index, result) in goes.iter().zip(renamed.map_err(why_of)?) {
-            named[*index] = result.map_err(|error| failed(&good[*index].0, &error));
+        match renamed.map_err(why_of) {
+            Ok(renamed) => {
+                for (index, result) in goes.iter().zip(renamed) {
+                    named[*index] = result.map_err(|error| failed(&good[*index].0, &error));
+                }
+            }
+            Err(error) if error.ends_session() => {
+                self.pair = None;
+                self.find_out(good, about, &dressed.times, &mut named, error)?;
+            }
+            Err(error) => return Err(error),
         }
         for (at, failure) in taken {
             named[goes[at]] = Err(failure);
@@ -401,14 +457,92 @@ impl Worker {
         let goes = going(&named);
         let paths: Vec<&[u8]> =
             goes.iter().flat_map(|index| [&good[*index].0.entry.to[..], &good[*index].0.temp[..]]).collect();
-        let now = self.facts_of(End::To, &paths).map_err(why_of)?;
+        let now = self.again_over(about, |worker| worker.facts_of(End::To, &paths).map_err(why_of))?;
         for (index, now) in goes.iter().zip(now.chunks(2)) {
             named[*index] = has_its_name(&shared, &good[*index].0, &now[0], &now[1]);
         }
-        if !modes.is_empty() && modes.iter().all(|set| !set) {
-            self.shared.lock().known.no_modes = true;
+        Ok(named)
+    }
+
+    /// The session was lost while they were renamed: which of them have their names shows at both names of
+    /// each. What has not is renamed now; what may be another file fails.
+    fn find_out(
+        &mut self,
+        good: &[(Job, Sums)],
+        about: &[u8],
+        times: &[bool],
+        named: &mut [Result<(), Failure>],
+        mut lost: Error,
+    ) -> Result<(), Error> {
+        let shared = self.shared.clone();
+        for _ in 0..RENAMES_MAX {
+            let open: Vec<usize> = (0..good.len()).filter(|index| named[*index].is_ok()).collect();
+            let paths: Vec<&[u8]> = open
+                .iter()
+                .flat_map(|index| [&good[*index].0.entry.to[..], &good[*index].0.temp[..]])
+                .collect();
+            let there = self.again_over(about, |worker| worker.facts_of(End::To, &paths).map_err(why_of))?;
+            let mut rest = Vec::new();
+            for (index, there) in open.iter().zip(there.chunks(2)) {
+                let (job, stands) = (&good[*index].0, &there[0]);
+                match (&there[1], stands) {
+                    (Asked::Is(_), stands) => match still_free(&shared, job, stands) {
+                        Ok(()) => rest.push(*index),
+                        Err(failure) => named[*index] = Err(failure),
+                    },
+                    // Its size and its own name are looked at behind this.
+                    (Asked::Not(_), Asked::Is(facts)) if is_what_was_sent(job, facts, times[*index]) => {}
+                    _ => {
+                        let why = "the session was lost while it was given its name: the same command again finds out whether it has it";
+                        named[*index] = Err(shared.say(End::To, FailureKind::Network, &job.entry.to, why));
+                    }
+                }
+            }
+            let pairs: Vec<(&[u8], &[u8])> =
+                rest.iter().map(|index| (&good[*index].0.temp[..], &good[*index].0.entry.to[..])).collect();
+            if pairs.is_empty() {
+                return Ok(());
+            }
+            let session = self.pair.as_mut().expect("it is open").session(End::To);
+            match steer::rename(session, &pairs) {
+                Ok(renamed) => {
+                    for (index, result) in rest.iter().zip(renamed) {
+                        let to = &good[*index].0.entry.to;
+                        named[*index] =
+                            result.map_err(|error| shared.failure(End::To, FailureKind::Publish, to, &error));
+                    }
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.pair = None;
+                    lost = error;
+                }
+            }
         }
-        Ok((times, modes, named))
+        Err(lost)
+    }
+}
+
+/// Times that were set, modes, and who has his name.
+type Given = (Vec<bool>, Vec<bool>, Vec<Result<(), Failure>>);
+
+/// What became of files before they get their names.
+struct Dressed {
+    /// The server takes the name of one of ours for another one.
+    wrong: Vec<bool>,
+    times: Vec<bool>,
+    modes: Vec<bool>,
+}
+
+/// What stands at the name of a file, of whose rename nothing was heard: by the name that the server has for
+/// it alone, else by the time that was set.
+fn is_what_was_sent(job: &Job, facts: &Facts, kept_time: bool) -> bool {
+    match (&job.unique, &facts.unique) {
+        (Some(sent), Some(there)) => sent == there,
+        _ => {
+            let time = facts.modify.map(|told| told.secs);
+            kept_time && time == Some(job.entry.meta.mtime.secs) && facts.size == Some(job.entry.size)
+        }
     }
 }
 
