@@ -6,10 +6,15 @@ use std::fs::{self, File, Metadata};
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 /// Bytes compared at a time.
 const PIECE_LEN: usize = 1 << 20;
+
+/// Of whom a deep tree is looked at, bytes.
+const DEEP_STACK: usize = 64 << 20;
 
 /// A failure shows at most this many differences.
 const SHOWN_MAX: usize = 20;
@@ -41,9 +46,20 @@ pub fn assert_same(source: &Path, copy: &Path, opts: Opts) {
 
 /// Every difference between two trees, one line each.
 pub fn differences(source: &Path, copy: &Path, opts: Opts) -> Vec<String> {
-    let mut found = Vec::new();
-    entry(source, copy, opts, opts.root, &mut found);
-    found
+    deep(|| {
+        let mut found = Vec::new();
+        entry(source, copy, opts, opts.root, &mut found);
+        found
+    })
+}
+
+/// With room for what calls itself at each level of a tree of a thousand levels: without optimisation a
+/// test's own stack is too small for that.
+fn deep<T: Send>(look: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let looks = thread::Builder::new().stack_size(DEEP_STACK).spawn_scoped(scope, look);
+        looks.expect("a thread").join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }
 
 fn entry(source: &Path, copy: &Path, opts: Opts, metadata: bool, found: &mut Vec<String>) {
@@ -152,7 +168,7 @@ fn is_debris(name: &[u8]) -> bool {
 /// Checks that neither a journal nor a temporary is left below `dir`.
 #[track_caller]
 pub fn assert_no_debris(dir: &Path) {
-    let left = debris(dir);
+    let left = deep(|| debris(dir));
     assert!(left.is_empty(), "debris is left: {left:?}");
 }
 
