@@ -169,12 +169,13 @@ fn a_closed_directory_is_no_failure() {
 /// the stop comes then.
 #[test]
 fn a_stop_leaves_nothing_of_the_question() {
-    for (verb, part, goes_on) in
-        [("MLST", "/d/data", true), ("MFMT", ".times.haul~", true), ("MFMT", ".times.haul~", false)]
+    // It is looked at first before anything is opened.
+    for (after, verb, part, goes_on) in
+        [(1, "MLST", "/d/data", true), (0, "MFMT", ".times.haul~", true), (0, "MFMT", ".times.haul~", false)]
     {
         let room = Room::new();
         let data = source(&room, "first version");
-        let taker = Script::default().has("/d/data", b"first version").waits_at(verb, part).start();
+        let taker = Script::default().has("/d/data", b"first version").waits_at(after, verb, part).start();
         let mut run = Haul::cp(["--patience=10m"]).args([&data]).args([taker.url("/d/data")]).start();
         assert!(run.until(|_| taker.waits()), "{verb}: {}", run.stderr());
         run.signal(Signal::INT);

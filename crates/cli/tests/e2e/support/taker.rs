@@ -148,6 +148,7 @@ pub struct Script {
     thinks: AtomicBool,
     /// It waits before it answers this; that it does, and that it is to go on.
     waits_at: Option<(&'static str, &'static str)>,
+    waits_after: AtomicUsize,
     waits: AtomicBool,
     goes_on_now: AtomicBool,
     /// It makes no sum of files whose path holds this.
@@ -334,9 +335,10 @@ impl Script {
         self
     }
 
-    /// The first command with this verb whose argument holds `part` it answers when it is let go on.
-    pub fn waits_at(mut self, verb: &'static str, part: &'static str) -> Script {
-        self.waits_at = Some((verb, part));
+    /// The command with this verb whose argument holds `part` that comes behind so many of them it answers
+    /// when it is let go on.
+    pub fn waits_at(mut self, after: usize, verb: &'static str, part: &'static str) -> Script {
+        (self.waits_at, self.waits_after) = (Some((verb, part)), AtomicUsize::new(after));
         self
     }
 
@@ -711,7 +713,10 @@ impl Session {
         let path = script.key(argument);
         let is_it =
             |(what, part): (&str, &str)| what == verb && String::from_utf8_lossy(argument).contains(part);
-        if script.waits_at.is_some_and(is_it) && !script.waits.swap(true, Ordering::SeqCst) {
+        let less = |after: usize| after.checked_sub(1);
+        let is_due = script.waits_at.is_some_and(is_it)
+            && script.waits_after.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err();
+        if is_due && !script.waits.swap(true, Ordering::SeqCst) {
             while !script.goes_on_now.load(Ordering::SeqCst) && !self.over.load(Ordering::Relaxed) {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
