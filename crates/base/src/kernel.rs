@@ -11,13 +11,28 @@ pub const FLOOR: (u32, u32) = (4, 18);
 /// # Errors
 /// It is Linux, and older than [`FLOOR`].
 pub fn fits(system: &str, release: &str, who: &str) -> Result<(), String> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return Ok(()) };
-    if system != "Linux" || (major, minor) >= FLOOR {
+    let Some(version) = version(release) else { return Ok(()) };
+    if system != "Linux" || version >= FLOOR {
         return Ok(());
     }
     let (first, second) = FLOOR;
     Err(format!("{who} Linux {release}, and haul needs Linux {first}.{second} or newer"))
+}
+
+/// The first two numbers of a release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
+        _ => None,
+    }
+}
+
+/// This host surely runs that version of Linux or a later one.
+pub fn is_from(first: (u32, u32)) -> bool {
+    let uname = rustix::system::uname();
+    uname.sysname().to_bytes() == b"Linux"
+        && version(&uname.release().to_string_lossy()).is_some_and(|version| version >= first)
 }
 
 /// The same of this host.
@@ -55,5 +70,6 @@ mod tests {
         }
         assert_eq!(fits("FreeBSD", "3.1", "h runs"), Ok(()));
         assert_eq!(fits_here(), Ok(()));
+        assert!(is_from(FLOOR) && !is_from((1000, 0)));
     }
 }

@@ -1,13 +1,14 @@
 //! How requests reach storage: the settings that XDD's papers turn by hand, and the decisions about them.
 //!
 //! In: what storage did (issued, completed, how fast). Out: which request may start, and in which mode.
-//! Reading order: the words here, then [`order`], [`slots`], [`choose`].
+//! Reading order: the words here, then [`order`], [`slots`], [`choose`], [`together`].
 
 use std::fmt;
 
 pub mod choose;
 pub mod order;
 pub mod slots;
+pub mod together;
 
 /// Whether requests go through the page cache, as the user asked for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

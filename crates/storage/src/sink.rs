@@ -50,6 +50,7 @@ pub mod stripes;
 mod syncs;
 pub mod tree;
 mod way;
+mod whole_sync;
 pub(crate) mod widened;
 
 pub use beside::Beside;
@@ -66,6 +67,7 @@ pub use ours::Ours;
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};
 pub use stripes::Stripes;
 pub use tree::SinkTree;
+pub use whole_sync::WholeSync;
 
 /// Locks, also after a panic elsewhere: every state behind these locks is whole between two statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

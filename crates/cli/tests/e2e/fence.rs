@@ -89,10 +89,12 @@ fn a_fenced_run_publishes_nothing_old() {
         (0..FILES).filter(|i| read_if_there(&sink.join(format!("f{i}"))).starts_with(version)).count()
     };
     let cp = || Haul::cp(["-r", SLOW]).args([contents(&data), sink.clone().into()]);
-    // The first syncs of each thread are as fast as ever, so that some files have their names.
-    let slow = ["fsync:delay_enter=3s:when=4+", "fdatasync:delay_enter=3s:when=4+"].map(String::from);
-    let mut first = cp().injected(&slow).start();
-    let at_it = first.until(|run| procs::in_syncs(&run.near()) >= 4 && published("version 1") >= 4);
+    // The first syncs of each thread are as fast as ever, so that some files have their names; where they are
+    // synced together, those of the first commit have.
+    let calls = ["fsync:delay_enter=3s:when=4+", "fdatasync:delay_enter=3s:when=4+", "syncfs:delay_enter=3s"];
+    let mut first = cp().injected(&calls.map(String::from)).start();
+    let syncs = |pids: &[_]| procs::in_syncs(pids) >= 4 || procs::in_whole_syncs(pids) > 0;
+    let at_it = first.until(|run| syncs(&run.near()) && published("version 1") >= 4);
     assert!(at_it, "it was over too early");
     first.signal(Signal::STOP);
     assert!(published("version 1") < FILES, "it was over when it was stopped");

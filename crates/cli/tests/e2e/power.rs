@@ -188,7 +188,8 @@ fn the_destination_itself_is_synced() {
 }
 
 /// Goal: a file is synced before its name, and the name before the journal says so.
-/// Method: the order of the calls by strace, for a cut shows this of the last epoch only. Small files alone
+/// Method: the order of the calls by strace, for a cut shows this of the last epoch only. A sync of the file
+/// system is one of all that was written before it began. Small files alone
 /// and a large one alone, for these are synced and journaled apart: what one is journaled with says nothing
 /// of the other's names. Without the epoch's sync of directories this fails.
 #[test]
@@ -204,16 +205,19 @@ fn names_come_before_the_journal(files: usize, big: usize) {
     let (data, sink, trace) = (room.dir("data"), room.dir("sink"), room.at("trace"));
     tree::plain(&data, seed(), files, big);
     let copy = Way::Here.cp(&["-r"], &[&data], &sink);
-    copy.traced("fsync,/^rename,pwrite64", &trace).run().sane().exits(0);
+    copy.traced("fsync,syncfs,/^rename,pwrite64", &trace).run().sane().exits(0);
     let trace = String::from_utf8_lossy(&fs::read(&trace).expect("read the trace")).into_owned();
     let (mut synced, mut unsynced, mut names) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let mut written = BTreeSet::new();
     for line in trace.lines() {
         // The path of the call's first descriptor, and the name behind it.
         let Some((call, rest)) = line.split_once('<').filter(|(call, _)| call.contains('(')) else {
             continue;
         };
         let path = rest.split('>').next().expect("a path").to_owned();
-        if call.contains("fsync(") {
+        if call.contains("syncfs(") {
+            synced.append(&mut written);
+        } else if call.contains("fsync(") {
             unsynced.remove(&path);
             synced.insert(path);
         } else if call.contains("rename") && !rest.contains("\".haul~") {
@@ -223,6 +227,8 @@ fn names_come_before_the_journal(files: usize, big: usize) {
             names += 1;
         } else if call.contains("pwrite64(") && path.contains("/.haul~") && !path.contains(".own.") {
             assert!(unsynced.is_empty(), "{unsynced:?} not synced before {}", &line[..line.len().min(200)]);
+        } else if call.contains("pwrite64(") {
+            written.insert(path);
         }
     }
     assert_eq!(names, files + usize::from(big > 0));

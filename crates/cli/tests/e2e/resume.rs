@@ -272,8 +272,8 @@ fn mixed(room: &Room) -> (PathBuf, u64) {
 
 /// Goal: after an orderly stop hardly anything goes again, and after a kill only the last moments do, also
 /// where many small files, each of which is a sync of its own, are copied beside large ones.
-/// Method: publications that take 10 ms each; a stop, and a kill, when two thirds are written; bytes of both
-/// runs.
+/// Method: publications that take 10 ms each, and a second where many are synced together; a stop, and a
+/// kill, when two thirds are written; bytes of both runs.
 #[test]
 fn small_files_hold_up_no_large_ones() {
     need!("strace");
@@ -283,7 +283,7 @@ fn small_files_hold_up_no_large_ones() {
         [(Signal::TERM, Some(143), IN_FLIGHT_MAX), (Signal::KILL, None, 2 * IN_FLIGHT_MAX)]
     {
         let sink = room.dir(&format!("sink{}", signal.as_raw()));
-        let slow = ["fsync:delay_enter=10000".to_owned()];
+        let slow = ["fsync:delay_enter=10000", "syncfs:delay_enter=1s"].map(String::from);
         let run = Way::Here.cp(&["-r", "--rate=100MB/s"], &[&data], &sink).injected(&slow).start();
         let run = until_written(run, &Way::Here, bytes / 3 * 2).expect("the copy lasts until the signal");
         let mark = run.mark.clone();

@@ -36,6 +36,7 @@ use super::mode::Choice;
 use super::space::Spaces;
 use super::stripes::Stripes;
 use super::tree::SinkTree;
+use super::whole_sync::WholeSync;
 use super::{fault, lock, looker};
 use crate::blocking_pool::{self, BlockingPool, BlockingPoolConfig, Doing, Turn};
 use crate::descriptors::Budget;
@@ -60,6 +61,7 @@ mod commit;
 mod data;
 mod fan_out;
 mod journal_writer;
+mod together;
 mod verify;
 
 /// The name of a line about directories of other users, into which was copied what is closed to them at the
@@ -111,6 +113,8 @@ pub struct EngineConfig {
     pub in_place: Option<InPlace>,
     /// Nothing that stands counts as unchanged.
     pub copies_all: bool,
+    /// `None`: files are synced one by one.
+    pub whole_sync: Option<WholeSync>,
     /// Commits will be durable. (Without, nothing ever waits for media, not even to find the faster mode.)
     pub durable: bool,
 }
@@ -142,6 +146,8 @@ pub(super) struct Sink {
     tree: Arc<SinkTree>,
     files: Files,
     data: Data,
+    /// `None`: files are synced one by one.
+    pub(super) whole_sync: Option<WholeSync>,
     /// `None`: no run came before that may have left something.
     leftovers: Option<Leftovers>,
     /// How to remove what is left.
@@ -214,6 +220,7 @@ impl WriteEngine {
         let sink = Arc::new(Sink {
             files,
             data: Data::new(choice, settings),
+            whole_sync: config.whole_sync,
             tree: config.tree,
             leftovers,
             clean: config.left.clean,
@@ -362,6 +369,8 @@ impl SinkEngine for WriteEngine {
 
     fn report(&self) -> Vec<(String, String)> {
         let mut lines = self.sink.data.report(&self.sink.files.spaces);
+        let synced = self.sink.whole_sync.as_ref().and_then(WholeSync::report);
+        lines.extend(synced.map(|told| ("small files at the sink".into(), told)));
         lines.extend(self.sink.others_dirs().map(|told| (OTHERS_DIRS.to_owned(), told)));
         lines
     }

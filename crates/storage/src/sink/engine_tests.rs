@@ -26,6 +26,8 @@ mod in_place;
 mod job;
 #[path = "engine_tests/publish.rs"]
 mod publish;
+#[path = "engine_tests/together.rs"]
+mod together;
 #[path = "engine_tests/trouble.rs"]
 mod trouble;
 
@@ -107,6 +109,7 @@ impl Bench {
             copies_all: false,
             stripes: Stripes::new(LayoutChoice::Auto, Provider::Flat),
             object_len: None,
+            whole_sync: WholeSync::new(&tree),
             durable: true,
         };
         change(&mut config);

@@ -24,6 +24,7 @@ use super::clean::{Job, age_in_words, find_debris};
 use super::looker::{Looker, denied};
 use super::owner::Life;
 use super::place::{no_state, refuse_special, unopened, unwritable};
+use super::whole_sync::WholeSync;
 use super::widened::restore;
 use super::{
     AcquireError, Adopt, Beside, EngineConfig, Ground, InPlace, JobDir, JobKey, Journal, Left,
@@ -208,6 +209,7 @@ impl HeldJob for HeldDirectory {
             in_place: ready.in_place,
             copies_all: policy.force,
             object_len: ground.object_len,
+            whole_sync: policy.durable.then(|| WholeSync::new(&tree)).flatten(),
             durable: policy.durable,
         };
         let engine = WriteEngine::new(config, meter, post).map_err(started)?;

@@ -112,16 +112,30 @@ fn written_by(pid: Pid) -> Option<u64> {
 /// The numbers of `fsync` and `fdatasync`.
 const SYNCS: [&str; 2] = if cfg!(target_arch = "x86_64") { ["74", "75"] } else { ["82", "83"] };
 
-/// Threads of these processes that are in a sync now.
+/// The number of `syncfs`.
+const WHOLE_SYNC: &str = if cfg!(target_arch = "x86_64") { "306" } else { "267" };
+
+/// Threads of these processes that are in a sync of a file now.
 pub fn in_syncs(pids: &[Pid]) -> usize {
-    let syncs = |pid: &Pid| {
+    in_calls(pids, &SYNCS)
+}
+
+/// Threads of these processes that are in a sync of a file system now.
+pub fn in_whole_syncs(pids: &[Pid]) -> usize {
+    in_calls(pids, &[WHOLE_SYNC])
+}
+
+fn in_calls(pids: &[Pid], numbers: &[&str]) -> usize {
+    let threads = |pid: &Pid| {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).ok()?;
         let calls = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("syscall")).ok());
         Some(
-            calls.filter(|call| call.split(' ').next().is_some_and(|number| SYNCS.contains(&number))).count(),
+            calls
+                .filter(|call| call.split(' ').next().is_some_and(|number| numbers.contains(&number)))
+                .count(),
         )
     };
-    pids.iter().filter_map(syncs).sum()
+    pids.iter().filter_map(threads).sum()
 }
 
 /// Waits until no process carries the mark.

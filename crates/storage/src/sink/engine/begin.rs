@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use haul_core::ids::{BufferId, DirId, FileId};
-use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
+use haul_core::transfer::op::{BundleWrite, CommitItem, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, FailureKind};
 
 use super::data::NewWrite;
@@ -40,16 +40,16 @@ impl Sink {
                 |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
             ),
             SinkOp::WriteBundle { buffer: id, items, more } => self.write_bundle((id, more), items, buffer),
+            SinkOp::Commit { durable: true, items } if self.may_go_together(&items) => {
+                self.begin_together(items);
+            }
             SinkOp::Commit { durable, items } => self.split(
                 ("publish", FailureKind::Publish),
                 items,
                 |sink, item| sink.place_of(item.id, item.publish.as_ref().map(|publish| &publish.file)),
                 |sink, item| sink.files.target_of(item.id),
                 move |sink, item| sink.commit(item, durable),
-                |sink, items, results| {
-                    sink.data.choice.on_commit();
-                    SinkDone::Commit { results: pair(items, |item| item.id, results), lost: Vec::new() }
-                },
+                Sink::committed_all,
             ),
             SinkOp::Amend { durable, items } => self.split(
                 ("metadata", FailureKind::Metadata),
@@ -139,6 +139,26 @@ impl Sink {
                 unreachable!("these have ways of their own")
             }
         }
+    }
+
+    /// Commits small files, those of one target together.
+    fn begin_together(self: &Arc<Self>, items: Vec<CommitItem>) {
+        let lies = |sink: &Sink, item: &CommitItem| {
+            sink.place_of(item.id, item.publish.as_ref().map(|publish| &publish.file))
+        };
+        let own = |sink: &Sink, item: &CommitItem| sink.files.target_of(item.id);
+        self.fan_out("publish", items, lies, own, Sink::committed_all, |fan_out, group| {
+            move |sink: &Arc<Sink>, turn: &Turn<Task>| {
+                let whole_sync = sink.whole_sync.as_ref().expect("asked before");
+                let results = sink.commit_together(turn, whole_sync, &fan_out.items, &group);
+                fan_out.put(&group, results);
+            }
+        });
+    }
+
+    fn committed_all(&self, items: &[CommitItem], results: Vec<Result<(), Failure>>) -> SinkDone {
+        self.data.choice.on_commit();
+        SinkDone::Commit { results: pair(items, |item| item.id, results), lost: Vec::new() }
     }
 
     /// Has a thread make the file of a write, and then write.

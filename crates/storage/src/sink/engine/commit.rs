@@ -20,10 +20,11 @@ use rustix::io::{Errno, retry_on_intr};
 use super::fan_out::{Place, pair, whole};
 use super::{Sink, Task, guard};
 use crate::blocking_pool::Turn;
+use crate::io::IoFile;
 use crate::sink::cache::drop_pages;
 use crate::sink::calls;
 use crate::sink::files::in_place::{InPlace, unfinished_len};
-use crate::sink::files::{Files, data_len, descriptor};
+use crate::sink::files::{Files, OpenFile, data_len, descriptor};
 use crate::sink::fold::{is_exact, is_listed};
 use crate::sink::looker::link_change;
 use crate::sink::meta::Wanted;
@@ -36,14 +37,19 @@ const SETGID: u32 = 0o2000;
 /// Others read and search.
 const OTHERS_LOOK: u32 = 0o005;
 
+/// A file that is all it is to be, but has not its name yet.
+#[derive(Clone)]
+pub(super) struct Whole {
+    pub(super) open: Arc<OpenFile>,
+    pub(super) temp: Arc<IoFile>,
+    /// Which inode it is.
+    pub(super) made: Inode,
+}
+
 impl Sink {
     /// Commits one file; see `SinkOp::Commit`.
     pub(super) fn commit(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
-        if let Err(lost) = self.check_owner() {
-            // Perhaps it could only not be seen: then the temporary goes when the file is discarded.
-            self.files.fail(item.id, &lost, || false);
-            return Err(lost);
-        }
+        self.may_commit(item)?;
         let result = match &item.publish {
             None => self.commit_part(item, durable),
             Some(publish) => match &self.files.in_place {
@@ -51,7 +57,19 @@ impl Sink {
                 None => self.publish(publish, durable),
             },
         };
-        match (&result, &item.publish) {
+        self.committed(item, &result);
+        result
+    }
+
+    /// Asked before anything is done about a file that is to be committed.
+    pub(super) fn may_commit(&self, item: &CommitItem) -> Result<(), Failure> {
+        // Perhaps the owner could only not be seen: then the temporary goes when the file is discarded.
+        self.check_owner().inspect_err(|lost| self.files.fail(item.id, lost, || false))
+    }
+
+    /// What becomes of a file behind its commit.
+    pub(super) fn committed(&self, item: &CommitItem, result: &Result<(), Failure>) {
+        match (result, &item.publish) {
             // Nothing of a file without data is under way, and nobody discards what was never written.
             (Err(_), Some(publish)) if data_len(&publish.file) == 0 => self.files.discard(item.id, || true),
             // What the journal speaks of is the new owner's, if there is one.
@@ -59,7 +77,6 @@ impl Sink {
             (Ok(()), Some(_)) => self.files.close(item.id),
             (Ok(()), None) => {}
         }
-        result
     }
 
     fn commit_part(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
@@ -77,6 +94,16 @@ impl Sink {
     }
 
     fn publish(&self, publish: &Publish, durable: bool) -> Result<(), Failure> {
+        let whole = self.make_whole(publish)?;
+        if durable {
+            self.sync_whole(publish, &whole)?;
+        }
+        self.give_whole(publish, &whole)
+    }
+
+    /// Brings a file to what it is to be under its name: all of its bytes, which are looked for, its size and
+    /// its metadata.
+    pub(super) fn make_whole(&self, publish: &Publish) -> Result<Whole, Failure> {
         let file = &publish.file;
         let path = || self.tree.path_of(file.parent, &file.name);
         // Of an empty file nothing was ever written, nor of one that is all hole.
@@ -112,14 +139,28 @@ impl Sink {
         }
         let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true };
         let made = inode_of(&self.set_meta(fd, &wanted, &path)?);
-        if durable && !haul_mutant::removed("files-are-synced") {
-            self.synced(&open, || {
-                retry_on_intr(|| self.data.sync(fd, Extent::All))
-                    .map_err(|errno| unsynced(&path(), errno, fd, false))
-            })?;
-            drop_pages(fd);
+        Ok(Whole { open, temp, made })
+    }
+
+    /// Has it on media, by a sync of its own.
+    pub(super) fn sync_whole(&self, publish: &Publish, whole: &Whole) -> Result<(), Failure> {
+        if haul_mutant::removed("files-are-synced") {
+            return Ok(());
         }
-        self.give_name(file, (fd, made), publish.found, publish.no_replace)
+        let fd = descriptor(&whole.temp);
+        let path = || self.tree.path_of(publish.file.parent, &publish.file.name);
+        self.synced(&whole.open, || {
+            retry_on_intr(|| self.data.sync(fd, Extent::All))
+                .map_err(|errno| unsynced(&path(), errno, fd, false))
+        })?;
+        drop_pages(fd);
+        Ok(())
+    }
+
+    /// Gives it its name.
+    pub(super) fn give_whole(&self, publish: &Publish, whole: &Whole) -> Result<(), Failure> {
+        let of = (descriptor(&whole.temp), whole.made);
+        self.give_name(&publish.file, of, publish.found, publish.no_replace)
     }
 
     /// Renames the temporary, which is the inode `made` and open, to the final name: over what was `found`

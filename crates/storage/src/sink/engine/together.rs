@@ -1,0 +1,179 @@
+//! Small files that are committed together: all of them are brought to what they are to be, then to media,
+//! and then they get their names.
+//!
+//! In: the files of a commit on one storage target. Out: what became of each.
+//! Invariants: no file gets its name before it is on media, by a sync of its own or one of the file system
+//! that began when the last of them was whole; one that fails leaves the others alone.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use haul_core::transfer::SMALL_LEN_MAX;
+use haul_core::transfer::op::{CommitItem, Publish};
+use haul_core::wire::{Failure, FailureKind};
+
+use super::commit::Whole;
+use super::fan_out::{Place, whole};
+use super::{Sink, Task, guard};
+use crate::blocking_pool::{Doing, Turn};
+use crate::sink::lock;
+use crate::sink::whole_sync::WholeSync;
+
+/// A file of the commit, by its place there.
+struct Ready(usize, Whole);
+
+impl Sink {
+    /// Whether these may be made durable together.
+    pub(super) fn may_go_together(&self, items: &[CommitItem]) -> bool {
+        let is_small = |item: &CommitItem| {
+            let publish = item.publish.as_ref();
+            publish.is_some_and(|publish| publish.verify.is_none() && publish.file.size <= SMALL_LEN_MAX)
+        };
+        self.whole_sync.is_some() && self.files.in_place.is_none() && items.iter().all(is_small)
+    }
+
+    /// Commits those of the `items` that `group` says, in its order.
+    pub(super) fn commit_together(
+        self: &Arc<Self>,
+        turn: &Turn<Task>,
+        whole_sync: &WholeSync,
+        items: &Arc<Vec<CommitItem>>,
+        group: &[usize],
+    ) -> Vec<Result<(), Failure>> {
+        let made = self.share(
+            turn,
+            ("metadata", FailureKind::Publish),
+            items,
+            group.to_vec(),
+            |i| *i,
+            |sink, item, _| {
+                sink.may_commit(item)?;
+                sink.make_whole(published(item))
+            },
+        );
+        let mut results: Vec<Result<(), Failure>> = Vec::with_capacity(group.len());
+        let (mut alone, mut together) = (Vec::new(), Vec::new());
+        for (at, made) in made.into_iter().enumerate() {
+            results.push(made.map(|made| match whole_sync.covers(made.made) {
+                true => together.push(Ready(at, made)),
+                false => alone.push(Ready(at, made)),
+            }));
+        }
+        let bytes = together.iter().map(|Ready(at, _)| published(&items[group[*at]]).file.size).sum();
+        let rest = together.split_off(whole_sync.plan(together.len(), bytes));
+        let tried = together.len();
+        let begun = Instant::now();
+        let mut synced = self.sync_each(turn, items, group, together, &mut results);
+        whole_sync.each_took(tried, begun);
+        synced.extend(self.sync_each(turn, items, group, alone, &mut results));
+        let count = rest.len();
+        let label = {
+            let (sink, items, first) = (self.clone(), items.clone(), group[0]);
+            move |_| sink.doing("sync the file system of", sink.place_of_item(&items[first]))
+        };
+        let mut track = turn.track(label);
+        track.at(0);
+        let is_synced = count > 0 && whole_sync.sync(count);
+        drop(track);
+        match is_synced {
+            true => synced.extend(self.unless_failed(rest, &mut results)),
+            false => synced.extend(self.sync_each(turn, items, group, rest, &mut results)),
+        }
+        let places: Vec<usize> = synced.iter().map(|Ready(at, _)| *at).collect();
+        let group_of = group.to_vec();
+        let named = self.share(
+            turn,
+            ("publish", FailureKind::Publish),
+            items,
+            synced,
+            move |Ready(at, _)| group_of[*at],
+            |sink, item, Ready(_, made)| sink.give_whole(published(item), made),
+        );
+        for (at, named) in places.into_iter().zip(named) {
+            results[at] = named;
+        }
+        for (i, result) in group.iter().zip(&results) {
+            self.committed(&items[*i], result);
+        }
+        results
+    }
+
+    /// Syncs each by itself; those that are on media then.
+    fn sync_each(
+        self: &Arc<Self>,
+        turn: &Turn<Task>,
+        items: &Arc<Vec<CommitItem>>,
+        group: &[usize],
+        files: Vec<Ready>,
+        results: &mut [Result<(), Failure>],
+    ) -> Vec<Ready> {
+        let places: Vec<usize> = files.iter().map(|Ready(at, _)| *at).collect();
+        let group = group.to_vec();
+        let synced = self.share(
+            turn,
+            ("sync", FailureKind::Sync),
+            items,
+            files,
+            move |Ready(at, _)| group[*at],
+            |sink, item, Ready(at, made)| {
+                sink.sync_whole(published(item), made)?;
+                Ok(Ready(*at, made.clone()))
+            },
+        );
+        keep(places, synced, results)
+    }
+
+    /// Those whose syncs did not fail before: nothing makes such a file's data right again.
+    fn unless_failed(&self, files: Vec<Ready>, results: &mut [Result<(), Failure>]) -> Vec<Ready> {
+        let places: Vec<usize> = files.iter().map(|Ready(at, _)| *at).collect();
+        let ask = |ready: Ready| {
+            let syncs = lock(&ready.1.open.path).syncs.clone();
+            syncs.run(|| Ok(())).map(|()| ready)
+        };
+        keep(places, files.into_iter().map(ask).collect(), results)
+    }
+
+    /// Does `work` on each of the `files` with the threads that are idle; `of` says which item a file is.
+    fn share<T: Send + Sync + 'static, R: Send + 'static>(
+        self: &Arc<Self>,
+        turn: &Turn<Task>,
+        (what, stage): (&'static str, FailureKind),
+        items: &Arc<Vec<CommitItem>>,
+        files: Vec<T>,
+        of: impl Fn(&T) -> usize + Send + Sync + Clone + 'static,
+        work: impl Fn(&Sink, &CommitItem, &T) -> Result<R, Failure> + Send + Sync + 'static,
+    ) -> Vec<Result<R, Failure>> {
+        let (told, of_told, items_told) = (self.clone(), of.clone(), items.clone());
+        let label =
+            move |file: &T| -> Doing { told.doing(what, told.place_of_item(&items_told[of_told(file)])) };
+        let (sink, items) = (self.clone(), items.clone());
+        let work = move |file: &T| guard(stage, || work(&sink, &items[of(file)], file));
+        turn.share(Arc::new(files), label, work).into_iter().map(whole).collect()
+    }
+
+    fn place_of_item(&self, item: &CommitItem) -> Place {
+        let file = &published(item).file;
+        Place(file.parent, Some(file.name.clone()))
+    }
+}
+
+/// Puts the failures among the results, and gives those that did not fail.
+fn keep(
+    places: Vec<usize>,
+    files: Vec<Result<Ready, Failure>>,
+    results: &mut [Result<(), Failure>],
+) -> Vec<Ready> {
+    let mut good = Vec::with_capacity(files.len());
+    for (at, file) in places.into_iter().zip(files) {
+        match file {
+            Ok(file) => good.push(file),
+            Err(failure) => results[at] = Err(failure),
+        }
+    }
+    good
+}
+
+/// Only such go together.
+fn published(item: &CommitItem) -> &Publish {
+    item.publish.as_ref().expect("it is complete")
+}
