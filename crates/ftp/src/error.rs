@@ -37,8 +37,19 @@ const DENIED: [&str; 9] = [
     "may not change anything",
 ];
 /// What servers say by `550` of what somebody uses, and of what passes, in small letters.
-const PASSES: [&str; 8] =
-    ["busy", "in use", "used by", "locked", "another process", "temporar", "try again", "later"];
+const PASSES: [&str; 11] = [
+    "busy",
+    "in use",
+    "used by",
+    "locked",
+    "another process",
+    "temporar",
+    "try again",
+    "later",
+    "too many",
+    "timed out",
+    "i/o error",
+];
 
 /// Why something came to nothing. No text holds a password.
 #[derive(Debug, thiserror::Error)]

@@ -170,8 +170,9 @@ impl Shared {
         super::said(&self.end(end).0, kind, path, why)
     }
 
-    /// The next files for one of the pairs: one, or several small ones; `None`: no more will come.
-    fn next(&self) -> Option<Vec<DelegatedEntry>> {
+    /// The next files for one of the pairs: one, or several small ones; none, if `leaves`, which is asked
+    /// while nothing waits, says so. `None`: no more will come.
+    fn next(&self, mut leaves: impl FnMut() -> bool) -> Option<Vec<DelegatedEntry>> {
         let mut queue = self.lock();
         loop {
             if queue.ends {
@@ -182,7 +183,10 @@ impl Shared {
             if !queue.waiting.is_empty() {
                 return Some(queue.waiting.drain(..small.max(1)).collect());
             }
-            queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            if leaves() {
+                return Some(Vec::new());
+            }
+            queue = self.ready.wait_timeout(queue, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -60,9 +60,6 @@ impl Scout {
     pub(super) fn is_here(&self) -> bool {
         let mut state = self.lock();
         state.wanted = state.lent;
-        if !state.lent {
-            state.used = Instant::now();
-        }
         !state.lent
     }
 

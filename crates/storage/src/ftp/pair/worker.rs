@@ -125,7 +125,12 @@ impl Worker {
     }
 
     pub(super) fn run(mut self) {
-        while let Some(batch) = self.shared.next() {
+        let shared = self.shared.clone();
+        while let Some(batch) = shared.next(|| self.leaves_idle()) {
+            if batch.is_empty() {
+                self.end_turn();
+                continue;
+            }
             let mut jobs: Vec<Job> = batch.into_iter().map(|entry| self.job(entry)).collect();
             if catch_unwind(AssertUnwindSafe(|| self.work(&mut jobs))).is_err() {
                 self.end_turn();

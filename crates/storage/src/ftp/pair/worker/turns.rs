@@ -100,10 +100,20 @@ impl Worker {
         }
     }
 
-    /// Somebody wants the only session of one of the two, or nothing waits to be moved.
+    /// Its sessions are of no use, while nothing waits to be moved, and of use to somebody else, or the
+    /// servers ended them: the walk, which lost its own, may wait for one.
+    pub(super) fn leaves_idle(&mut self) -> bool {
+        let Some(pair) = &mut self.pair else { return false };
+        let (from, to) = pair.both();
+        let is_lost = from.is_hung_up() || to.is_hung_up();
+        is_lost || self.shared.sites.seats.is_wanted(Side::Readers, 0)
+    }
+
+    /// Somebody wants the only session of one of the two, or one with the source, or nothing waits to be
+    /// moved.
     pub(super) fn is_turn_over(&self) -> bool {
         let is_wanted = self.has_turn && self.shared.scout.is_wanted()
-            || self.reads_in_turns && self.shared.sites.seats.is_wanted(Side::Readers, 0);
+            || self.shared.sites.seats.is_wanted(Side::Readers, 0);
         let is_narrow = self.has_turn || self.reads_in_turns;
         is_wanted || is_narrow && self.shared.lock().waiting.is_empty()
     }
