@@ -37,7 +37,7 @@ pub mod volume {
 
     // For the program `haul`.
     #[doc(hidden)]
-    pub use haul_storage::vol::are_ours;
+    pub use haul_storage::vol::{are_ours, lasts};
 }
 
 pub use haul_base::{errno, escape, kernel, size};

@@ -23,7 +23,7 @@ use haul_core::volume::{ClientNo, FileNo, ServerNo};
 use haul_core::wire::{Failure, FailureKind};
 use haul_volume::access::{Access, AccessError};
 use haul_volume::catalog::client::Client as Catalog;
-use haul_volume::client::{self, Client, Read, VolumeError, Waiting};
+use haul_volume::client::{self, Client, LOST_HELP, Read, VolumeError, Waiting};
 use haul_volume::dial::Keys;
 use rustix::io::Errno;
 
@@ -32,6 +32,7 @@ use crate::source::failure::own_failure;
 use crate::store::Capabilities;
 use gone::Gone;
 pub use here::are_ours;
+pub use homes::lasts;
 use sink::VolumeSink;
 
 mod adopt;
@@ -39,6 +40,7 @@ mod claim;
 mod files;
 mod gone;
 mod here;
+mod homes;
 mod journal;
 mod look;
 mod names;
@@ -234,6 +236,9 @@ impl Volume {
             VolumeError::Range => (kind, Errno::INVAL.raw_os_error(), ""),
             VolumeError::Closed => (kind, 0, ""),
             VolumeError::Unplaced => (kind, Errno::STALE.raw_os_error(), ""),
+            VolumeError::Missing { .. } | VolumeError::OtherLength { .. } => {
+                (kind, Errno::IO.raw_os_error(), "")
+            }
         };
         let is_it = |gone: &Failure| match why {
             VolumeError::Late(..) => true,
@@ -246,6 +251,22 @@ impl Volume {
                 let cause = haul_base::errno::text(std::io::Error::from_raw_os_error(*errno));
                 let server = self.server_in_words(*server);
                 self.failed(kind, doing, path, *errno, &format!("the volume's {server}: {cause}"))
+            }
+            (None, VolumeError::Missing { server, offset, whole }) => {
+                let server = self.server_in_words(*server);
+                let text = format!(
+                    "the volume's {server}, has lost its bytes at {offset}, and all {whole} were there when it was copied \
+                     in; {LOST_HELP}"
+                );
+                self.failed(kind, doing, path, errno, &text)
+            }
+            (None, VolumeError::OtherLength { server, end, whole }) => {
+                let server = self.server_in_words(*server);
+                let text = format!(
+                    "the volume's {server}, which gathers it, knows of {end} bytes, and {whole} were there when it was \
+                     copied in: that directory is older than the file, or its log lost something; {LOST_HELP}"
+                );
+                self.failed(kind, doing, path, errno, &text)
             }
             (None, why) => self.failed(kind, doing, path, errno, &format!("{why}{then}")),
         }

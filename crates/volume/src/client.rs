@@ -76,7 +76,31 @@ pub enum VolumeError {
     /// Who named the file did not ask its catalog how it lies.
     #[error("how the file lies on the servers is not known here")]
     Unplaced,
+    /// A server has not all of the bytes any more that were written to it: from that offset on none.
+    #[error(
+        "server {} of the volume has lost its bytes at {offset}: all {whole} of them were there when it was copied in",
+        .server.0
+    )]
+    Missing { server: ServerNo, offset: u64, whole: u64 },
+    /// The server that gathers the file tells of another length than the catalog knows.
+    #[error(
+        "server {} of the volume, which gathers it, knows of {end} bytes, and {whole} were there when it was copied in: \
+         its directory is older than the file, or its log lost something",
+        .server.0
+    )]
+    OtherLength { server: ServerNo, end: u64, whole: u64 },
 }
+
+impl VolumeError {
+    /// Bytes are lost that were written.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, VolumeError::Missing { .. } | VolumeError::OtherLength { .. })
+    }
+}
+
+/// What helps where bytes are lost, for people.
+pub const LOST_HELP: &str = "bring that server's files back, or copy it into the volume again, which replaces it, or \
+                             remove it; `haul volume fsck` names all that are so";
 
 fn server(of: &Where) -> String {
     match of {
@@ -92,6 +116,9 @@ pub struct Read {
     pub bytes: Vec<u8>,
     /// Where the file ends, as far as its gatherer knows.
     pub end: u64,
+    /// Where the first byte before the end is of those that were asked for and no server has: it was never
+    /// written, or is lost, which [`contents::is_lost`](crate::contents::is_lost) tells.
+    pub nowhere: Option<u64>,
 }
 
 /// What a look at a file showed.

@@ -61,6 +61,8 @@ pub struct Sum {
     pub changed: u64,
     /// Those that had a home, and were not brought for that.
     pub at_home: u64,
+    /// Those that were brought to where they do not last: they have no home there.
+    pub not_kept: u64,
 }
 
 struct Shared {
@@ -72,6 +74,8 @@ struct Shared {
     noted: AtomicU64,
     changed: AtomicU64,
     at_home: AtomicU64,
+    /// What was brought to where nobody knows yet whether it lasts; `None`: it does.
+    held: Mutex<Option<Vec<(Vec<u8>, Coming)>>>,
     /// The first thing that went wrong.
     failed: Mutex<Option<String>>,
 }
@@ -107,6 +111,7 @@ impl Drain {
             noted: AtomicU64::new(0),
             changed: AtomicU64::new(0),
             at_home: AtomicU64::new(0),
+            held: Mutex::new(None),
             failed: Mutex::default(),
         });
         let (done, brought) = unbounded();
@@ -114,6 +119,19 @@ impl Drain {
         let thread = thread::Builder::new().name("haul-vol-drain".into());
         let thread = thread.spawn(move || of.note_all(&brought))?;
         Ok(Drain { shared, done: Mutex::new(Some(done)), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Nothing is noted of what is brought before it is [known to last](Drain::lasts).
+    pub fn hold(&self) {
+        *lock(&self.shared.held) = Some(Vec::new());
+    }
+
+    /// What was brought lasts, and what will be does.
+    pub fn lasts(&self) {
+        let held = lock(&self.shared.held).take();
+        if let Some(done) = &*lock(&self.done) {
+            held.into_iter().flatten().for_each(|one| _ = done.send(one));
+        }
     }
 
     /// Which of these come, in their order: those that have no home. They were looked at before.
@@ -164,9 +182,13 @@ impl Drain {
 
     /// What came by this path is durable outside, or was found there as it is.
     pub fn is_brought(&self, path: &[u8]) {
-        let one = lock(&self.shared.coming).remove(path);
-        if let (Some(one), Some(done)) = (one, &*lock(&self.done)) {
-            let _ = done.send((path.to_vec(), one));
+        let Some(one) = lock(&self.shared.coming).remove(path) else { return };
+        let one = (path.to_vec(), one);
+        if let Some(held) = &mut *lock(&self.shared.held) {
+            return held.push(one);
+        }
+        if let Some(done) = &*lock(&self.done) {
+            let _ = done.send(one);
         }
     }
 
@@ -175,7 +197,8 @@ impl Drain {
         lock(&self.shared.coming).remove(path);
     }
 
-    /// Waits until all that was brought is noted. What is told to have been brought later is not.
+    /// Waits until all that was brought is noted. What is told to have been brought later is not, nor what is
+    /// held.
     ///
     /// # Errors
     /// Why some of it could not be: in words. It is brought by the next drain, which finds it outside.
@@ -189,7 +212,9 @@ impl Drain {
             return Err(why);
         }
         let count = |of: &AtomicU64| of.load(Ordering::Acquire);
+        let not_kept = lock(&self.shared.held).take().map_or(0, |held| held.len() as u64);
         Ok(Sum {
+            not_kept,
             noted: count(&self.shared.noted),
             changed: count(&self.shared.changed),
             at_home: count(&self.shared.at_home),

@@ -347,7 +347,10 @@ impl Run<'_, '_> {
                 thread::sleep(REST * look);
             }
             let Some(before) = self.gathered(file)? else { return Ok(()) };
-            if (!before.quiet && !haul_mutant::removed("fsck-looks-from-both-sides")) || before.more {
+            // Of that nothing changes any more.
+            let is_removed = before.removed && !haul_mutant::removed("fsck-misses-what-was-removed");
+            let is_quiet = before.quiet || is_removed || haul_mutant::removed("fsck-looks-from-both-sides");
+            if !is_quiet || before.more {
                 continue;
             }
             let mut has: Vec<(ServerNo, u64)> = Vec::new();
@@ -365,6 +368,14 @@ impl Run<'_, '_> {
                 Ok(_) => return Ok(()),
                 Err(failure) if failure.errno == Errno::NOENT.raw_os_error() => return Ok(()),
                 Err(failure) => return Err(FsckError::Catalog(failure)),
+            }
+            if is_removed {
+                // A name goes before the bytes do.
+                let gatherer = self.striping.gatherer(file);
+                let text = "its servers have removed it, so the catalog is older than they are: bring a newer one \
+                            back, or remove it";
+                let (server, file, path) = (Some(gatherer), Some(file), Some(path.to_vec()));
+                return self.fault(&Fault { kind: Kind::Missing, server, file, path, text: text.into() });
             }
             let Some(after) = self.gathered(file)? else { return Ok(()) };
             if !haul_mutant::removed("fsck-looks-from-both-sides")

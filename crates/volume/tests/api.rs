@@ -6,7 +6,10 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
+use haul_core::entry::Name;
+use haul_core::volume::catalog::{Place, ROOT, Setting};
 use haul_volume::api::{Error, File, Given, Kind, OpenOptions, Placement, Volume, Why};
+use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::catalog::server::Options;
 use haul_volume::client::VolumeError;
 use rig::{PATIENCE, Rig, STRIPE, bytes, random, whole};
@@ -744,4 +747,76 @@ fn directories_are_open_by_their_numbers() {
     let is_so = |number: usize| if number.is_multiple_of(100) { number as u64 } else { 0 };
     assert_eq!(lens(true), (0..1_500).map(is_so).collect::<Vec<_>>());
     assert_eq!(lens(false), vec![0; 1_500]);
+}
+
+/// Goal: of a file that is known to be whole, what a server lost is an error that names the server, however
+/// it is read; what was never written of another one is zeros, and so is what a write has made unknown.
+/// Method: the files of one server are removed from its disk while it is away.
+#[test]
+fn what_was_lost_is_no_hole() {
+    let mut rig = servers(3);
+    let volume = rig.volume(Some(0), PATIENCE);
+    let len = 6 * STRIPE as u64;
+    let file = |name: &str| volume.open_file(name, &options()).expect("opened");
+    let put = |name: &str, from: u64| {
+        let file = file(name);
+        file.pwrite(&vec![5; (len - from) as usize], from).expect("written");
+        file.close().expect("closed");
+    };
+    put("/whole", 0);
+    put("/holes", len - 100);
+    let keys = rig.access.keys().expect("a key");
+    let at = rig.access.catalog.address().expect("an address");
+    let catalog = Catalog::connect(keys, at, PATIENCE).expect("it answers");
+    let name = Name::new(b"whole").expect("a name");
+    let id = catalog.lookup(Place { parent: ROOT, name }).expect("there").id;
+    catalog.set_attr(id, Setting { whole: Some(len), ..Setting::default() }).expect("set");
+    assert_eq!(whole(&file("/whole")), vec![5; len as usize]);
+
+    rig.kill(1);
+    fs::remove_dir_all(rig.root(1).join("files").join(format!("{:02x}", id.0 % 256))).expect("removed");
+    fs::create_dir(rig.root(1).join("files").join(format!("{:02x}", id.0 % 256))).expect("made");
+    rig.revive(1);
+    let is_lost = |result: Result<(), Error>| match result.expect_err("it is lost").why() {
+        Why::Servers(VolumeError::Missing { server, whole, .. }) => {
+            assert_eq!((server.0, *whole), (1, len));
+        }
+        other => panic!("{other:?}"),
+    };
+    let broken = file("/whole");
+    let mut room = vec![0; len as usize];
+    is_lost(broken.pread(&mut room, 0).map(drop));
+    broken.prefetch(std::slice::from_ref(&(0..len))).expect("begun");
+    is_lost(broken.pread(&mut room, 0).map(drop));
+    let lost = (0..6).find(|stripe| {
+        let mut room = [0; 100];
+        broken.pread(&mut room, stripe * STRIPE as u64).is_err()
+    });
+    let lost = lost.expect("one of them lay there");
+    is_lost(broken.read_blocks(&[lost], |_, _| ()).map(drop).map_err(|one| one.error));
+    let error = std::io::Error::from(broken.pread(&mut room, lost * STRIPE as u64).expect_err("lost"));
+    assert!(error.to_string().contains("server 1 of the volume has lost its bytes"), "{error}");
+    let holes = file("/holes");
+    assert_eq!(whole(&holes)[..(len - 100) as usize], vec![0; (len - 100) as usize], "nobody wrote them");
+    // Nor is a file shorter than it is known to be.
+    let name = Name::new(b"holes").expect("a name");
+    let other = catalog.lookup(Place { parent: ROOT, name }).expect("there").id;
+    catalog.set_attr(other, Setting { whole: Some(len + 5), ..Setting::default() }).expect("set");
+    let short = file("/holes");
+    for read in [short.len().map(drop), short.pread(&mut room, len - 5).map(drop), short.blocks().map(drop)] {
+        match read.expect_err("it is short").why() {
+            Why::Servers(VolumeError::OtherLength { end, whole, .. }) => {
+                assert_eq!((*end, *whole), (len, len + 5))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // Whoever writes says that he knows what is in it.
+    broken.pwrite(&[6], 0).expect("written");
+    assert_eq!(
+        broken.pread(&mut room, lost * STRIPE as u64).expect("read"),
+        (len - lost * STRIPE as u64) as usize
+    );
+    broken.close().expect("closed");
+    assert_eq!(whole(&file("/whole"))[..1], [6]);
 }

@@ -203,3 +203,17 @@ fn what_is_gone_is_told_all_the_same() {
     let told: Vec<_> = faults.iter().map(|fault| (fault.kind, fault.server, fault.file)).collect();
     assert_eq!(told, [(Kind::Missing, Some(ServerNo(1)), Some(file))], "{faults:?}");
 }
+
+/// Goal: what servers have removed while the catalog has its name, as one that was brought back from an older
+/// copy does, is missing, and not being written.
+#[test]
+fn what_was_removed_is_missing() {
+    let rig = Rig::new();
+    let (file, other) = (rig.whole("f", 6), rig.whole("g", 6));
+    rig.client.remove(file).wait().expect("removed");
+    let (_, faults, sum) = rig.look(|_| ());
+    let told: Vec<_> = faults.iter().map(|fault| (fault.kind, fault.file, fault.path.as_deref())).collect();
+    assert_eq!(told, [(Kind::Missing, Some(file), Some(&b"/f"[..]))], "{other:?}");
+    assert!(faults[0].text.contains("have removed it"), "{}", faults[0].text);
+    assert_eq!((sum.whole, sum.written, sum.faults), (2, 0, 1));
+}

@@ -35,6 +35,8 @@ pub struct Part {
     pub picks: Arc<dyn Picks>,
     /// Hears all that happens, and must not block.
     pub hears: Arc<dyn Fn(&Event) + Send + Sync>,
+    /// Hears how it ended.
+    pub ends: Arc<dyn Fn(&Summary) + Send + Sync>,
 }
 
 /// Tells the reporter what it wants to show, and a part all.
@@ -113,12 +115,16 @@ pub fn run(args: &Cp, part: Option<Part>) -> i32 {
         if args.dry_run { None } else { open_socket(&request, &handle, args.verbose > 0, &reporter) };
     match watched {
         Ok(asked) => {
+            let ends = part.as_ref().map(|part| part.ends.clone());
             let observer: Arc<dyn Observer> = match part {
                 None => reporter.clone(),
                 Some(part) => Arc::new(Both { reporter: reporter.clone(), part, shows }),
             };
             let used = [&request.sources[..], std::slice::from_ref(&request.destination)].concat();
             let mut summary = haul::api::copy(request, observer, handle);
+            if let Some(ends) = ends {
+                ends(&summary);
+            }
             if let Some(error) = &mut summary.error
                 && let Ok((mut typed, destination)) = endpoint::resolve(&args.paths.all())
             {

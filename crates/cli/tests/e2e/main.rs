@@ -88,6 +88,7 @@ mod volume_files;
 mod volume_fsck;
 mod volume_full;
 mod volume_given;
+mod volume_lengths;
 mod volume_resume;
 mod volume_slurm;
 mod young;

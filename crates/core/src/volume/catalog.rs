@@ -268,6 +268,8 @@ pub struct Setting {
     /// It was written: where no `mtime` is given the catalog sets that to its time, or to a nanosecond after
     /// the last one where its clock is not beyond that. So each time is another, whatever the clock does.
     pub written: bool,
+    /// Each of so many bytes of it was written and lasts, and nothing lies behind them: see [`Known::whole`].
+    pub whole: Option<u64>,
 }
 
 /// What is answered.

@@ -72,6 +72,8 @@ pub struct Gathered {
     /// Nobody can write it directly, nothing of it is under way, and the catalog knows of all that was
     /// written.
     pub quiet: bool,
+    /// It was removed: nothing of it is anywhere, or will be.
+    pub removed: bool,
     /// What its log has, in ascending order; at most [`RANGES_MAX`].
     pub ranges: Vec<Range<u64>>,
     /// There are more than are told.

@@ -21,7 +21,7 @@ pub struct Peer(pub u64);
 pub enum Request<B> {
     /// Puts bytes into a file.
     Write { file: FileNo, epoch: Epoch, offset: u64, bytes: B },
-    /// Takes bytes out of it; what was never written is zeros.
+    /// Takes bytes out of it; what was never written is zeros, or not sent where nothing lies behind it.
     Read { file: FileNo, offset: u64, len: u64 },
     /// Makes last whatever was answered before.
     Sync { file: FileNo },
@@ -51,7 +51,7 @@ pub enum Answer<B> {
     Written(Incarnation),
     /// What was written before in this life lasts.
     Durable(Incarnation),
-    /// The bytes.
+    /// The bytes: fewer than were asked for where what the server has of the file ends before.
     Read(B),
     /// The lease is void: the file is at that epoch.
     Void(Epoch),

@@ -825,8 +825,9 @@ fn read_stored(r: &mut Reader<'_>) -> Result<storage::Answer<Following>, WireErr
         0 => storage::Answer::Written(Incarnation(r.u64("life")?)),
         1 => storage::Answer::Durable(Incarnation(r.u64("life")?)),
         2 => {
+            // None, where nothing of the file lies there.
             let bytes = r.u32("bytes")?;
-            check_bytes(0, bytes.into())?;
+            check_bytes(0, u64::from(bytes).max(1))?;
             storage::Answer::Read(bytes)
         }
         3 => storage::Answer::Void(read_epoch(r)?),

@@ -10,7 +10,7 @@ use haul_core::volume::catalog::{Entry, Failure as Refusal, Kind, Place as At, S
 use haul_core::volume::{ContentVersion, FileNo};
 use haul_core::wire::{Failure, FailureKind};
 use haul_volume::client::{Look, VolumeError};
-use haul_volume::contents;
+use haul_volume::contents::{self, ContentsError};
 
 use super::names::State;
 use super::tree::rights_of;
@@ -61,6 +61,66 @@ impl Volume {
             Err(why) => return Err(Unknown::Servers(why)),
         };
         Ok(State { id: entry.id, len, mtime: entry.meta.mtime, version })
+    }
+
+    /// Errors: a file as it was looked at is of another length than the catalog knows; `known`: what it knew
+    /// of its length before that.
+    pub(super) fn has_its_length(&self, state: &State, known: Option<u64>) -> Result<(), Unknown> {
+        if known.is_none_or(|whole| whole == state.len) || state.version.is_none() {
+            return Ok(());
+        }
+        // Who wrote it since told the catalog.
+        let file = FileNo(state.id.0);
+        match contents::is_other(&self.catalog, &self.client, file, state.len).map_err(Unknown::Catalog)? {
+            Some(why) if !haul_mutant::removed("volume-lengths-are-held-together") => {
+                Err(Unknown::Servers(why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the first byte is that is lost of a file of which the catalog knows that it is whole, by the
+    /// last byte that each server should have; `None`: nothing of it is known to be.
+    fn lost_at(&self, file: FileNo, len: u64) -> Result<Option<u64>, Unknown> {
+        let ends = contents::last_bytes(self.client.striping(), file, len);
+        let reads: Vec<_> = ends.into_iter().map(|at| (at, self.client.read(file, at, 1))).collect();
+        let mut nowhere = None;
+        for (at, read) in reads {
+            let read = self.wait_for(read, || self.client.read(file, at, 1)).map_err(Unknown::Servers)?;
+            nowhere = nowhere.or(read.nowhere);
+        }
+        let Some(at) = nowhere else { return Ok(None) };
+        match contents::is_lost(&self.catalog, &self.client, file, at) {
+            Ok(lost) => Ok(lost.map(|_| at)),
+            Err(ContentsError::Servers(why)) => Err(Unknown::Servers(why)),
+            Err(ContentsError::Catalog(why)) => Err(Unknown::Catalog(why)),
+        }
+    }
+}
+
+/// The same as [`existing_at`], for who wants to know whether it need not come: what has lost some of its
+/// bytes is as old as can be, and has those before the first of them.
+///
+/// # Errors
+/// As of that.
+pub(super) fn sound_at(
+    volume: &Volume,
+    at: &At,
+    path: &dyn Fn() -> Vec<u8>,
+) -> Result<Option<(Entry, Existing, Seen)>, Failure> {
+    let Some((entry, existing, seen)) = existing_at(volume, at, path)? else { return Ok(None) };
+    let Existing::File { size, grain, rights, .. } = existing else {
+        return Ok(Some((entry, existing, seen)));
+    };
+    match volume.lost_at(FileNo(entry.id.0), size) {
+        Ok(Some(size)) if !haul_mutant::removed("volume-lost-files-come-again") => {
+            let existing = Existing::File { size, mtime: Timestamp::default(), grain, rights };
+            Ok(Some((entry, existing, seen)))
+        }
+        Ok(_) => Ok(Some((entry, existing, seen))),
+        Err(why) if why.is_gone() => Ok(None),
+        Err(Unknown::Servers(why)) => Err(volume.broke(FailureKind::Open, "look at", &path(), &why)),
+        Err(Unknown::Catalog(why)) => Err(volume.refused(FailureKind::Open, "look at", &path(), &why)),
     }
 }
 

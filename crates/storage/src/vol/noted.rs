@@ -1,16 +1,20 @@
-//! What the catalog is told of files that a copy published: that they are whole, and where they came from.
+//! What the catalog is told of files that a copy published: where they came from.
 //!
 //! In: files and links that got their names. Out: notes, many at a time, when there are enough of them and at
-//! the end of a run. Invariant: a file is noted only in the state that it got by being published: what was
-//! written, renamed or given a time since is another. What a run that is killed did not tell is not known,
-//! and nothing else follows from that.
+//! the end of a run. Invariant: a home is noted only of an entry in the state that it got by being published:
+//! what was written, renamed or given a time since is another. What a run that is killed did not tell has no
+//! home, and a drain brings it. That a file is whole is told with its time, before it has its name
+//! (`publish`), so that this is known of all that has one.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use haul_core::entry::Name;
 use haul_core::volume::ContentVersion;
-use haul_core::volume::catalog::{Brought, EntryNo, Noting, PAGE_MAX, PLACE_LEN_MAX};
+use haul_core::volume::catalog::{Brought, EntryNo, Noting, PAGE_MAX};
 
 use super::Volume;
+use super::homes::Homes;
 
 /// So many are told at a time.
 const TOLD_AT: usize = PAGE_MAX / 2;
@@ -21,41 +25,33 @@ pub(super) const LINK: u64 = 1;
 /// What is to be told.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
-    /// Where all that is copied has its home; `None`: nowhere that is known.
-    home: Option<String>,
-    notes: Mutex<Vec<Noting>>,
+    /// Where what is copied has its home.
+    homes: Homes,
+    notes: Mutex<Vec<(Arc<str>, Noting)>>,
 }
 
 impl Noted {
-    pub(super) fn new(home: Option<String>) -> Noted {
-        let cut = |mut home: String| {
-            while home.len() > PLACE_LEN_MAX {
-                home.pop();
-            }
-            home
-        };
-        Noted { home: home.map(cut), notes: Mutex::default() }
+    pub(super) fn new(homes: Homes) -> Noted {
+        Noted { homes, notes: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Noting>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<str>, Noting)>> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An entry was published, of that version and with so many bytes, if it is a file.
+    /// An entry was published, of that version if it is a file; `first`: the first name on its way below the
+    /// destination.
     pub(super) fn add(
         &self,
         volume: &Volume,
+        first: &Name,
         (id, state): (EntryNo, u64),
         version: ContentVersion,
-        whole: Option<u64>,
     ) {
-        let home = self.home.as_ref().map(|_| Brought::In);
-        if home.is_none() && whole.is_none() {
-            return;
-        }
+        let Some(place) = self.homes.of(first) else { return };
         let full = {
             let mut notes = self.lock();
-            notes.push(Noting { id, state, version, whole, home });
+            notes.push((place, Noting { id, state, version, whole: None, home: Some(Brought::In) }));
             (notes.len() >= TOLD_AT).then(|| std::mem::take(&mut *notes))
         };
         self.tell(volume, full.unwrap_or_default());
@@ -67,13 +63,19 @@ impl Noted {
         self.tell(volume, notes);
     }
 
-    fn tell(&self, volume: &Volume, notes: Vec<Noting>) {
-        let mut notes = &notes[..];
-        while !notes.is_empty() && !volume.is_gone() {
-            let (page, rest) = notes.split_at(notes.len().min(PAGE_MAX));
-            // What is not noted is not known, as if it had been written by somebody else.
-            let _ = volume.catalog.note(self.home.as_deref().unwrap_or_default(), page.to_vec());
-            notes = rest;
+    fn tell(&self, volume: &Volume, notes: Vec<(Arc<str>, Noting)>) {
+        let mut places: BTreeMap<Arc<str>, Vec<Noting>> = BTreeMap::new();
+        for (place, note) in notes {
+            places.entry(place).or_default().push(note);
+        }
+        for (place, notes) in places {
+            for page in notes.chunks(PAGE_MAX) {
+                if volume.is_gone() {
+                    return;
+                }
+                // What is not noted is not known, as if it had been written by somebody else.
+                let _ = volume.catalog.note(&place, page.to_vec());
+            }
         }
     }
 }

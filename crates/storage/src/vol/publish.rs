@@ -40,7 +40,7 @@ impl Common {
             uid: owner.then_some(meta.uid),
             gid: owner.then_some(meta.gid),
             mtime: Some(meta.mtime),
-            written: false,
+            ..Setting::default()
         }
     }
 
@@ -90,7 +90,11 @@ impl Common {
             let why = "the servers give back other bytes than were written, and it was not published";
             return Err(failed(FailureKind::Digest, 0, why));
         }
-        let set = self.setting(&publish.meta, publish.owner);
+        // Where holes were not written the servers need not have anything. It is known of all that has a
+        // name, whoever dies when.
+        let whole = file.map.is_none().then_some(file.size);
+        let whole = whole.filter(|_| !haul_mutant::removed("volume-names-come-with-lengths"));
+        let set = Setting { whole, ..self.setting(&publish.meta, publish.owner) };
         self.volume
             .catalog
             .set_attr(entry, set)
@@ -103,10 +107,9 @@ impl Common {
             let _ = self.volume.wait_once(&told);
         }
         if let (Ok(()), Some(before)) = (&named, state) {
-            // Where holes were not written the servers need not have anything.
-            let whole = file.map.is_none().then_some(file.size);
             let version = look.map_or_else(ContentVersion::default, |look| look.version);
-            self.noted.add(&self.volume, (entry, before.state + noted::FILE), version, whole);
+            let first = self.tree.first(file.parent, &file.name);
+            self.noted.add(&self.volume, &first, (entry, before.state + noted::FILE), version);
         }
         named
     }
@@ -272,7 +275,8 @@ impl Common {
             let _ = self.volume.catalog.unlink(from);
         }
         if named.is_ok() {
-            self.noted.add(&self.volume, (made.id, noted::LINK), ContentVersion::default(), None);
+            let first = self.tree.first(file.parent, &file.name);
+            self.noted.add(&self.volume, &first, (made.id, noted::LINK), ContentVersion::default());
         }
         named.map(|()| change)
     }

@@ -21,6 +21,7 @@ use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::volume::FileNo;
 use haul_core::wire::{Failure, FailureKind};
 use haul_volume::client::{Look as Looked, VolumeError};
+use haul_volume::contents::{self, ContentsError};
 use rustix::io::Errno;
 
 use super::look::Unknown;
@@ -288,10 +289,26 @@ impl Common {
         let read = self.volume.wait(|| self.volume.client.read(FileNo(view.is.id.0), from, len));
         self.meter.add_busy(Stage::SourceStorage, begun.elapsed());
         let read = read.map_err(|why| self.broke("read", id, &why))?;
+        self.is_there(id, view, read.nowhere)?;
         match read.end >= from + len || haul_mutant::removed("volume-reads-end-at-the-end") {
             true => Ok(read.bytes),
             // What a volume gives behind the end is zeros.
             false => Err(self.failed(FailureKind::Changed, "read", id, "it is shorter than it was")),
+        }
+    }
+
+    /// What no server has from there on was never written, and is zeros.
+    ///
+    /// # Errors
+    /// It is lost, or nobody says.
+    fn is_there(&self, id: FileId, view: &View, nowhere: Option<u64>) -> Result<(), Failure> {
+        let Some(at) = nowhere else { return Ok(()) };
+        match contents::is_lost(&self.volume.catalog, &self.volume.client, FileNo(view.is.id.0), at) {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) | Err(ContentsError::Servers(why)) => Err(self.broke("read", id, &why)),
+            Err(ContentsError::Catalog(why)) => {
+                Err(self.volume.refused(FailureKind::Read, "look at", &self.names.path(id), &why))
+            }
         }
     }
 
@@ -343,7 +360,10 @@ impl Common {
                 let end = view.base + u64::from(file.size);
                 let bytes = match got {
                     Some(got) if got.end < end => return Ok(None),
-                    Some(got) => got.bytes,
+                    Some(got) => {
+                        self.is_there(file.id, &view, got.nowhere)?;
+                        got.bytes
+                    }
                     None => Vec::new(),
                 };
                 let Some(room) = buffer.as_mut_slice().get_mut(filled..filled + size) else {
@@ -567,6 +587,7 @@ impl Common {
             Err(why) if why.is_gone() => return Err(self.vanished("look at", id)),
             Err(why) => return Err(self.unknown(id, &why)),
         };
+        self.volume.has_its_length(&is, Some(u64::MAX)).map_err(|why| self.unknown(id, &why))?;
         self.names.renew(id, generation, is);
         Ok((self.names.fingerprint(&is), entry.meta, Duration::ZERO))
     }

@@ -18,8 +18,9 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
 use super::claim::Claim;
+use super::homes::Homes;
 use super::journal::Journal;
-use super::look::{existing_at, link_change, mode_of};
+use super::look::{link_change, mode_of, sound_at};
 use super::path::{Led, is_dots, last_part, lead};
 use super::tree::{Root, Tree, UNFINISHED, stood_of};
 use super::writer::{Held, Writer};
@@ -49,10 +50,6 @@ struct Ground {
 /// What is made belongs to who makes it, and is as old as that.
 fn ours(mode: u32) -> Meta {
     Meta { mode, uid: geteuid().as_raw(), gid: getegid().as_raw(), mtime: wall_clock()() }
-}
-
-fn this_host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl VolumeSink {
@@ -181,14 +178,13 @@ impl SinkStore for VolumeSink {
         let wait = !root.made;
         let like = root.made.then(|| root_like(roots)).flatten().map(|like| (like, policy));
         // What lies on this host is there when the volume is not; a part of a file is not all of it.
-        let home = coming.sources_here.first().filter(|_| coming.part.is_none());
-        let home = home.map(|path| {
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            format!("{}:{}", this_host(), path.display())
-        });
+        let homes = match coming.part {
+            None => Homes::new(roots, rename.as_ref(), coming.sources_here),
+            Some(_) => Homes::default(),
+        };
         let held = HeldVolume {
             volume,
-            home,
+            homes,
             root: root.clone(),
             held: Some(Held { claim: claim.clone(), journal: Arc::new(journal), former, tag }),
             claim,
@@ -221,8 +217,8 @@ fn root_like(roots: &[SourceRoot]) -> Option<Meta> {
 /// A job in a volume.
 struct HeldVolume {
     volume: Arc<Volume>,
-    /// Where what comes has a home, for people.
-    home: Option<String>,
+    /// Where what comes has its home.
+    homes: Homes,
     root: Root,
     claim: Arc<Claim>,
     /// `None`: the engine was started.
@@ -242,7 +238,7 @@ impl HeldJob for HeldVolume {
         let held = self.held.take().ok_or_else(|| failed("it was started before".into()))?;
         let tree = Tree::new(self.volume.clone(), self.root.clone(), Some(ours(UNFINISHED)));
         let made = ours(0o600);
-        let writer = Writer::start(self.volume.clone(), tree, held, (made, self.home.clone()), writing);
+        let writer = Writer::start(self.volume.clone(), tree, held, (made, self.homes.clone()), writing);
         Ok(Box::new(writer.map_err(|why| failed(haul_base::errno::text(why)))?))
     }
 
@@ -258,7 +254,7 @@ impl HeldJob for HeldVolume {
                 uid: owner.then_some(like.uid),
                 gid: owner.then_some(like.gid),
                 mtime: Some(like.mtime),
-                written: false,
+                ..Setting::default()
             };
             if let Err(why) = self.volume.catalog.set_attr(self.root.id, set) {
                 let failure =
@@ -293,7 +289,7 @@ impl VolumeLook {
 
     fn look(&self, parent: DirId, name: &Name) -> Result<(Existing, Option<Entry>), Failure> {
         let Some((at, tree)) = self.at(parent, name)? else { return Ok((Existing::Nothing, None)) };
-        let found = existing_at(&self.volume, &at, &|| tree.path(parent, Some(name)))?;
+        let found = sound_at(&self.volume, &at, &|| tree.path(parent, Some(name)))?;
         Ok(found.map_or((Existing::Nothing, None), |(entry, existing, _)| (existing, Some(entry))))
     }
 }

@@ -107,6 +107,16 @@ impl Tree {
         path
     }
 
+    /// The first name on the way to a name in a directory, below the root.
+    pub(super) fn first(&self, dir: DirId, name: &Name) -> Name {
+        let dirs = self.lock();
+        let (mut first, mut at) = (name, dir);
+        while let Some(dir) = dirs.get(&at) {
+            (first, at) = (&dir.name, dir.parent);
+        }
+        first.clone()
+    }
+
     /// The directory in the catalog, made if it is not there.
     ///
     /// # Errors

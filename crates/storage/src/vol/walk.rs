@@ -53,7 +53,8 @@ struct Level {
 
 /// A file that was looked at, or is being.
 enum Looked {
-    Asked(Waiting<Look>),
+    /// With the length that the catalog knew of it.
+    Asked(Waiting<Look>, Option<u64>),
     Known(State),
 }
 
@@ -114,7 +115,12 @@ impl Walker {
             false => path[..path.len() - last.len()].to_vec(),
         };
         let above = self.names.add_base(above);
-        let look = self.looks_at(&entry).map(Looked::Asked);
+        let look = self.looks_at(&entry);
+        let known = match self.lengths(std::iter::once(&entry)) {
+            Ok(known) => known.into_iter().next().flatten(),
+            Err(why) => return self.unread(above, &why),
+        };
+        let look = look.map(|look| Looked::Asked(look, known));
         let id = entry.id;
         let at = At { parent, name };
         if let Some(dir) = self.announce(DirId::ROOT, above, (at, entry), look) {
@@ -125,6 +131,28 @@ impl Walker {
     /// Begins to look how long a file is, and of which version.
     fn looks_at(&self, entry: &Entry) -> Option<Waiting<Look>> {
         entry.file().map(|file| self.volume.client.look(file))
+    }
+
+    /// How long each of these entries is, if the catalog knows of it that it is whole.
+    fn lengths<'a>(&self, entries: impl Iterator<Item = &'a Entry>) -> Result<Vec<Option<u64>>, Refusal> {
+        let entries: Vec<&Entry> = entries.collect();
+        let files = entries.iter().filter(|entry| entry.file().is_some()).map(|entry| entry.id);
+        let files: Vec<_> = files.collect();
+        if files.is_empty() {
+            return Ok(vec![None; entries.len()]);
+        }
+        let mut known = self.volume.catalog.known(files)?.into_iter();
+        let length = |entry: &&Entry| entry.file().and_then(|_| known.next()??.whole);
+        Ok(entries.iter().map(length).collect())
+    }
+
+    /// What a file is by the look at it.
+    fn settle(&self, entry: &mut Entry, look: Waiting<Look>, known: Option<u64>) -> Result<State, Unknown> {
+        let file = FileNo(entry.id.0);
+        let looked = self.volume.wait_for(look, || self.volume.client.look(file));
+        let state = self.volume.state(entry, looked)?;
+        self.volume.has_its_length(&state, known)?;
+        Ok(state)
     }
 
     fn is_over(&self) -> bool {
@@ -187,8 +215,17 @@ impl Walker {
                     return dirs;
                 }
             };
-            let looks = page.iter().map(|(_, entry)| self.looks_at(entry).map(Looked::Asked));
-            let looks: Vec<_> = looks.collect();
+            let looks: Vec<_> = page.iter().map(|(_, entry)| self.looks_at(entry)).collect();
+            // While these come.
+            let known = match self.lengths(page.iter().map(|(_, entry)| entry)) {
+                Ok(known) => known,
+                Err(why) => {
+                    self.unread(above, &why);
+                    return dirs;
+                }
+            };
+            let looks = looks.into_iter().zip(known);
+            let looks = looks.map(|(look, known)| look.map(|look| Looked::Asked(look, known)));
             let mut page: Vec<_> = page.into_iter().zip(looks).collect();
             if let Some(picks) = self.picks.clone() {
                 page = match self.picked(&*picks, above, page) {
@@ -221,22 +258,18 @@ impl Walker {
     fn picked(&mut self, picks: &dyn Picks, above: Above, page: Vec<Listed>) -> Result<Vec<Listed>, Refusal> {
         let (mut kept, mut candidates) = (Vec::with_capacity(page.len()), Vec::new());
         for ((name, mut entry), look) in page {
-            let file = FileNo(entry.id.0);
             let mut version = None;
             let look = match look {
-                Some(Looked::Asked(look)) => {
-                    let looked = self.volume.wait_for(look, || self.volume.client.look(file));
-                    match self.volume.state(&mut entry, looked) {
-                        Ok(state) => {
-                            version = state.version;
-                            Some(Looked::Known(state))
-                        }
-                        Err(why) => {
-                            self.is_unknown((above, &name), &why);
-                            continue;
-                        }
+                Some(Looked::Asked(look, known)) => match self.settle(&mut entry, look, known) {
+                    Ok(state) => {
+                        version = state.version;
+                        Some(Looked::Known(state))
                     }
-                }
+                    Err(why) => {
+                        self.is_unknown((above, &name), &why);
+                        continue;
+                    }
+                },
                 look => look,
             };
             if !is_dir(&entry) {
@@ -315,13 +348,9 @@ impl Walker {
                 EntryKind::Symlink { target }
             }
             Kind::File => {
-                let file_no = FileNo(entry.id.0);
                 let is = match look? {
                     Looked::Known(state) => Ok(state),
-                    Looked::Asked(look) => {
-                        let looked = self.volume.wait_for(look, || self.volume.client.look(file_no));
-                        self.volume.state(&mut entry, looked)
-                    }
+                    Looked::Asked(look, known) => self.settle(&mut entry, look, known),
                 };
                 let is = match is {
                     Ok(is) => is,

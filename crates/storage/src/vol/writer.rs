@@ -24,8 +24,9 @@ use haul_core::wire::{Failure, FailureKind};
 use super::Volume;
 use super::claim::Claim;
 use super::files::{Committed, Common, lock};
+use super::homes::Homes;
 use super::journal::Journal;
-use super::look::existing_at;
+use super::look::sound_at;
 use super::noted::Noted;
 use super::tree::Tree;
 use crate::blocking_pool::{BlockingPool, BlockingPoolConfig, Doing, Turn, with_spare};
@@ -75,7 +76,7 @@ fn pinned_in_words(threshold: u64) -> String {
 }
 
 impl Writer {
-    /// Starts the threads. `made`: of temporaries. `home`: where all that comes has one, for people.
+    /// Starts the threads. `made`: of temporaries. `homes`: where what comes has one.
     ///
     /// # Errors
     /// The system gives none.
@@ -83,7 +84,7 @@ impl Writer {
         volume: Arc<Volume>,
         tree: Tree,
         Held { claim, journal, former, tag }: Held,
-        (made, home): (Meta, Option<String>),
+        (made, homes): (Meta, Homes),
         writing: Writing,
     ) -> std::io::Result<Writer> {
         let Writing { policy, writers, storage, meter, post, .. } = writing;
@@ -113,7 +114,7 @@ impl Writer {
             tag,
             made,
             files: Mutex::default(),
-            noted: Noted::new(home),
+            noted: Noted::new(homes),
             meter,
             setid: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -471,7 +472,7 @@ impl Common {
         }
         let parent = self.tree.dir(file.parent)?;
         let at = At { parent, name: file.name.clone() };
-        let found = existing_at(&self.volume, &at, &|| self.path(file))?;
+        let found = sound_at(&self.volume, &at, &|| self.path(file))?;
         let found =
             found.map_or(nothing, |(_, existing, seen)| Found { existing, seen: Some(seen), ..nothing });
         let taken = match item.adopt {

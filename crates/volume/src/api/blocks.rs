@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::error::Why;
 use super::many::{Source, flow};
-use crate::client::{Client, Piece, READ_MAX, VolumeError, Waiting};
+use crate::client::{Client, Piece, READ_MAX, Waiting};
 
 /// Blocks that are written are under way together up to so many bytes, or one.
 const BYTES_UNDER_WAY: usize = 64 << 20;
@@ -97,14 +97,14 @@ pub(super) fn read(
     source: &Source<'_>,
     numbers: &[u64],
     mut each: impl FnMut(u64, &[u8]),
-) -> Result<BlocksRead, (usize, VolumeError)> {
+) -> Result<BlocksRead, (usize, Why)> {
     let size = source.striping().stripe_size;
     let last = FILE_LEN_MAX / size;
     let mut stripes: Vec<u64> = numbers.iter().copied().filter(|number| *number < last).collect();
     stripes.sort_unstable();
     stripes.dedup();
     let place = |number| numbers.iter().position(|one| *one == number).unwrap_or(0);
-    let maps = source.maps(&stripes).map_err(|(stripe, why)| (place(stripe), why))?;
+    let maps = source.maps(&stripes).map_err(|(stripe, why)| (place(stripe), Why::from(why)))?;
     let mut ways = BlocksRead::default();
     // Of which of `numbers` each piece is.
     let (mut pieces, mut of, mut wholes) = (Vec::new(), Vec::new(), BTreeMap::new());

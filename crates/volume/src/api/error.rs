@@ -45,6 +45,9 @@ impl Why {
                 "; it may still be done. See which of the volume's servers are away, and start them again"
             }
             Why::Servers(VolumeError::Lost(_)) => "; write it again",
+            Why::Servers(why) if why.is_loss() => {
+                "; bring that server's files back, or write it anew; `haul volume fsck` names all that are so"
+            }
             _ => "",
         }
     }
@@ -79,7 +82,9 @@ impl Error {
             | Why::Refused(errno, _)
             | Why::Servers(VolumeError::Failed(_, errno)) => return *errno,
             Why::Servers(VolumeError::Range) => Errno::FBIG,
-            Why::Servers(VolumeError::Lost(_)) => Errno::IO,
+            Why::Servers(
+                VolumeError::Lost(_) | VolumeError::Missing { .. } | VolumeError::OtherLength { .. },
+            ) => Errno::IO,
             Why::Servers(VolumeError::Gone) => Errno::NOENT,
             Why::Servers(VolumeError::Busy) => Errno::BUSY,
             Why::Servers(VolumeError::Late(..)) => Errno::TIMEDOUT,

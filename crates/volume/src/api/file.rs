@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use haul_core::volume::catalog::{EntryNo, Setting};
 use haul_core::volume::wire::BYTES_MAX;
@@ -44,6 +45,8 @@ pub struct File {
     appends: bool,
     written: Arc<Written>,
     ahead: Ahead,
+    /// It is as long as the catalog knows it.
+    has_its_length: AtomicBool,
     is_closed: bool,
 }
 
@@ -59,6 +62,7 @@ impl File {
             appends: options.append,
             written: shared.written(no),
             ahead: Ahead::new(options.ahead),
+            has_its_length: AtomicBool::new(false),
             is_closed: false,
         }
     }
@@ -96,14 +100,16 @@ impl File {
     }
 
     fn source(&self) -> Source<'_> {
-        Source { client: &self.shared.client, file: self.no, own_end: self.written.end() }
+        let Shared { client, catalog, .. } = &*self.shared;
+        Source { client, catalog: catalog.as_ref(), file: self.no, own_end: self.written.end() }
     }
 
     /// Reads bytes from `offset` on, and says how many there were: fewer than `buf` has only where the file
     /// ends. What was never written before its end is zeros. What `buf` has behind them is of no worth.
     ///
     /// # Errors
-    /// A server that has some of them did not answer in time, or its disk says no; the file was removed.
+    /// A server that has some of them did not answer in time, or its disk says no; the file was removed; a
+    /// server has lost bytes of a file that is known to have been whole, or that is longer than it says.
     pub fn pread(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
         let read = self.pread_many(&mut [(offset, buf)]).map_err(|one| one.error)?;
         Ok(read.first().copied().unwrap_or(0))
@@ -125,7 +131,15 @@ impl File {
             move |at: u64, room: &mut [u8]| held.as_ref().is_some_and(|held| held.copy(at, room))
         };
         let read = many::read(&self.source(), !self.ahead.is_empty(), held, ranges);
-        self.one_of("read", read)
+        let lens = self.one_of("read", read)?;
+        // Some of them reach behind the end.
+        let short = lens.iter().zip(&*ranges).position(|(len, (_, room))| *len < room.len());
+        if let Some(number) = short {
+            let offset = ranges[number].0;
+            let end = (lens[number] > 0).then(|| offset + lens[number] as u64);
+            self.one_of("read", self.ends_there(end).map_err(|why| (number, why)))?;
+        }
+        Ok(lens)
     }
 
     /// Begins to read ranges, so that later reads of them, or of parts of them, need not wait for their
@@ -250,6 +264,31 @@ impl File {
         Ok(())
     }
 
+    /// Where it ends is where the catalog knows that it does, if it does; `None`: that is asked.
+    ///
+    /// # Errors
+    /// It is not: bytes are lost. Or nobody says.
+    fn ends_there(&self, end: Option<u64>) -> Result<(), Why> {
+        if self.has_its_length.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Shared { client, catalog: Some(catalog), .. } = &*self.shared else { return Ok(()) };
+        let end = end.map_or_else(|| self.end(), Ok)?;
+        match contents::is_short(catalog, client, self.no, end) {
+            Ok(None) => {
+                self.has_its_length.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(Some(why)) | Err(ContentsError::Servers(why)) => Err(why.into()),
+            Err(ContentsError::Catalog(why)) => Err(why.into()),
+        }
+    }
+
+    fn whole_end(&self) -> Result<u64, Why> {
+        let end = self.end()?;
+        self.ends_there(Some(end)).map(|()| end)
+    }
+
     fn end(&self) -> Result<u64, VolumeError> {
         Ok(self.shared.client.read(self.no, 0, 0).wait()?.end.max(self.written.end()))
     }
@@ -260,7 +299,7 @@ impl File {
     /// # Errors
     /// The server that gathers it did not answer in time; it was removed.
     pub fn len(&self) -> Result<u64, Error> {
-        self.told("look at", self.end())
+        self.told("look at", self.whole_end())
     }
 
     /// Whether it has no bytes.
@@ -357,7 +396,7 @@ impl File {
     /// # Errors
     /// As of [`File::len`].
     pub fn blocks(&self) -> Result<Blocks, Error> {
-        let end = self.told("look at", self.end())?;
+        let end = self.told("look at", self.whole_end())?;
         Ok(Blocks::new(self.shared.client.striping().clone(), self.no, end))
     }
 

@@ -15,7 +15,10 @@ use haul_core::volume::wire::MAP_MAX;
 use haul_core::volume::{ContentVersion, FileNo, ServerNo};
 use haul_core::wire::FILE_LEN_MAX;
 
+use super::error::Why;
+use crate::catalog::client::Client as Catalog;
 use crate::client::{Came, Client, Map, Piece, READ_MAX, VolumeError};
+use crate::contents::{self, ContentsError};
 
 /// Bytes between two ranges that are read with them rather than asked for apart.
 const GAP: u64 = 4096;
@@ -30,6 +33,8 @@ const MAPS_UNDER_WAY: usize = 64;
 /// What is read, and by whom.
 pub(super) struct Source<'a> {
     pub(super) client: &'a Client,
+    /// `None`: it was told that this client is done.
+    pub(super) catalog: Option<&'a Catalog>,
     pub(super) file: FileNo,
     /// Where it ends by what this program wrote.
     pub(super) own_end: u64,
@@ -68,6 +73,19 @@ impl Maps {
 impl Source<'_> {
     pub(super) fn striping(&self) -> &Striping {
         self.client.striping()
+    }
+
+    /// What no server has from there on was never written, and is zeros.
+    ///
+    /// # Errors
+    /// It is lost; or nobody says.
+    pub(super) fn is_there(&self, offset: u64) -> Result<(), Why> {
+        let Some(catalog) = self.catalog else { return Ok(()) };
+        match contents::is_lost(catalog, self.client, self.file, offset) {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) | Err(ContentsError::Servers(why)) => Err(why.into()),
+            Err(ContentsError::Catalog(why)) => Err(why.into()),
+        }
     }
 
     /// What is asked for a run.
@@ -186,7 +204,7 @@ pub(super) fn read<H: Fn(u64, &mut [u8]) -> bool>(
     holds: bool,
     held: impl FnOnce(Option<ContentVersion>) -> H,
     ranges: &mut [(u64, &mut [u8])],
-) -> Result<Vec<usize>, (usize, VolumeError)> {
+) -> Result<Vec<usize>, (usize, Why)> {
     let stripe_size = source.striping().stripe_size;
     let lens: Vec<(u64, u64)> = ranges.iter().map(|(offset, room)| (*offset, room.len() as u64)).collect();
     let asked = parts(lens.iter().copied(), FILE_LEN_MAX, stripe_size, |_| READ_MAX);
@@ -198,7 +216,7 @@ pub(super) fn read<H: Fn(u64, &mut [u8]) -> bool>(
         false => {
             let maps = source.maps(&stripes_of(&asked, stripe_size)).map_err(|(stripe, why)| {
                 let of = asked.iter().find(|part| part.offset / stripe_size == stripe);
-                (of.map_or(0, |part| part.range), why)
+                (of.map_or(0, |part| part.range), Why::from(why))
             })?;
             (maps.end, Some(maps))
         }
@@ -243,7 +261,7 @@ pub(super) fn flow(
     source: &Source<'_>,
     pieces: &[Piece],
     mut arrived: impl FnMut(usize, Came),
-) -> Result<(), (usize, VolumeError)> {
+) -> Result<(), (usize, Why)> {
     let striping = source.striping();
     let server_of = |piece: &Piece| striping.server(piece.file, piece.offset / striping.stripe_size);
     let mut queues: BTreeMap<ServerNo, (VecDeque<usize>, usize)> = BTreeMap::new();
@@ -251,6 +269,7 @@ pub(super) fn flow(
         queues.entry(server_of(piece)).or_default().0.push_back(nth);
     }
     let (to, came) = unbounded();
+    let mut has_holes = false;
     let (mut under_way, mut bytes, mut left) = (0, 0, pieces.len());
     while left > 0 {
         // One of each server in turns, until there is no room for more.
@@ -270,13 +289,18 @@ pub(super) fn flow(
                 source.client.piece(piece, move |result| _ = to.send((nth, result)));
             }
         }
-        let Ok((nth, result)) = came.recv() else { return Err((0, VolumeError::Closed)) };
+        let Ok((nth, result)) = came.recv() else { return Err((0, VolumeError::Closed.into())) };
         let piece = &pieces[nth];
         (under_way, bytes, left) = (under_way - 1, bytes - piece.len, left - 1);
         if let Some((_, of_server)) = queues.get_mut(&server_of(piece)) {
             *of_server -= 1;
         }
-        arrived(nth, result.map_err(|why| (nth, why))?);
+        let came = result.map_err(|why| (nth, Why::from(why)))?;
+        // What is known of one of them is so of all.
+        if let Some(offset) = came.nowhere().filter(|_| !std::mem::replace(&mut has_holes, true)) {
+            source.is_there(offset).map_err(|why| (nth, why))?;
+        }
+        arrived(nth, came);
     }
     Ok(())
 }

@@ -124,8 +124,13 @@ fn some_request(rng: &mut fastrand::Rng, next: u64) -> Request {
         }
         12 => {
             let mut some = |value: u32| rng.bool().then_some(value);
-            let set =
-                Setting { mode: some(0o600), uid: some(77), gid: some(78), mtime: None, written: false };
+            let set = Setting {
+                mode: some(0o600),
+                uid: some(77),
+                gid: some(78),
+                mtime: None,
+                ..Setting::default()
+            };
             Request::SetAttr { id: id(rng), set }
         }
         13..17 => Request::Rename { from: at(rng), to: at(rng), noreplace: rng.u8(..4) == 0 },

@@ -75,6 +75,15 @@ impl Store {
         Ok(())
     }
 
+    /// Each of so many bytes of a file was written.
+    pub(super) fn is_whole(&self, id: EntryNo, whole: u64) -> Result<(), Trouble> {
+        // An entry of which nothing was ever noted has no state.
+        let sql = "INSERT INTO states (entry, state, whole) VALUES (?1, 0, ?2) \
+                   ON CONFLICT (entry) DO UPDATE SET whole = ?2";
+        self.db.prepare_cached(sql)?.execute(params![id.0 as i64, whole as i64])?;
+        Ok(())
+    }
+
     /// The number is no entry's any more.
     pub(super) fn forget_state(&self, id: EntryNo) -> Result<(), Trouble> {
         self.db.prepare_cached("DELETE FROM states WHERE entry = ?1")?.execute([id.0 as i64])?;

@@ -268,6 +268,9 @@ impl Store {
         if entry.kind == Kind::File && (set.written || set.mtime.is_some()) {
             self.became(id, if set.written { Became::Written } else { Became::Another })?;
         }
+        if let Some(whole) = set.whole.filter(|_| entry.kind == Kind::File) {
+            self.is_whole(id, whole)?;
+        }
         Ok(Answer::Entry(entry))
     }
 

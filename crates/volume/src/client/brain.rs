@@ -22,6 +22,7 @@ use haul_core::volume::ticket::Sealed;
 use haul_core::volume::wire::{Message, Work};
 use haul_core::volume::{ContentVersion, FileNo, RequestNo, ServerNo};
 
+use super::came::nowhere;
 use super::renew::{Asks, Held, Renewal, Shown};
 use super::{Away, Came, Config, Look, Map, Piece as Asked, READ_MAX, Read, VolumeError};
 use crate::dial::Line;
@@ -334,7 +335,7 @@ impl Brain {
             Want::Read { file, offset, len, reply } => {
                 let machine = self.machine_of(file);
                 let pieces = cut(self.striping.stripe_size, offset, len, READ_MAX);
-                let read = Read { bytes: vec![0; len as usize], end: 0 };
+                let read = Read { bytes: vec![0; len as usize], end: 0, nowhere: None };
                 let of = self.servers_of(machine, file, &pieces);
                 if pieces.is_empty() {
                     let wanted = self.wants(1, Answer::Read(reply, read, offset), of);
@@ -730,7 +731,7 @@ impl Brain {
         if let Some(Answer::Piece(_, came)) = &mut wanted.answer
             && let Some((_, stored, end)) = over.take()
         {
-            *came = Some(Came::new(at, stored, from_gatherer.clone(), end));
+            *came = Some(Came::new((at, len), stored, from_gatherer.clone(), end));
         }
         if let Some((_, stored, end)) = over
             && let Some(Answer::Read(_, read, offset)) = &mut wanted.answer
@@ -738,6 +739,9 @@ impl Brain {
             read.end = read.end.max(end);
             let from = (at - *offset) as usize;
             read.bytes[from..from + stored.len()].copy_from_slice(&stored);
+            let parts = from_gatherer.as_ref().map_or(&[][..], |(parts, _)| parts);
+            let nowhere = nowhere((at, len), stored.len(), parts, end);
+            read.nowhere = read.nowhere.into_iter().chain(nowhere).min();
             for part in from_gatherer.iter().flat_map(|(parts, _)| parts) {
                 let bytes = &from_gatherer.as_ref().expect("it has the part").1;
                 let (to, len) = ((part.offset - *offset) as usize, part.len as usize);

@@ -16,15 +16,35 @@ pub struct Came {
     parts: Vec<(usize, usize, usize)>,
     gathered: Bytes,
     end: u64,
+    nowhere: Option<u64>,
+}
+
+/// Where the first byte is of `len` from `offset` on that lies before the file's end and that nobody sent:
+/// its server sent `stored` of them, its gatherer these parts, in their order.
+pub(super) fn nowhere((offset, len): (u64, u64), stored: usize, parts: &[Part], end: u64) -> Option<u64> {
+    let last = offset.saturating_add(len).min(end);
+    let mut at = offset.saturating_add(stored as u64);
+    for part in parts {
+        if part.offset <= at {
+            at = at.max(part.offset.saturating_add(part.len));
+        }
+    }
+    (at < last).then_some(at)
 }
 
 impl Came {
-    pub(super) fn new(offset: u64, stored: Bytes, gathered: Option<(Vec<Part>, Bytes)>, end: u64) -> Came {
+    pub(super) fn new(
+        (offset, asked): (u64, u64),
+        stored: Bytes,
+        gathered: Option<(Vec<Part>, Bytes)>,
+        end: u64,
+    ) -> Came {
         let (parts, gathered) = gathered.unwrap_or_default();
+        let nowhere = nowhere((offset, asked), stored.len(), &parts, end);
         let parts = parts.into_iter().filter(|part| part.offset >= offset);
         let parts =
             parts.map(|part| ((part.offset - offset) as usize, part.from as usize, part.len as usize));
-        Came { offset, stored, parts: parts.collect(), gathered, end }
+        Came { offset, stored, parts: parts.collect(), gathered, end, nowhere }
     }
 
     /// Where the piece begins in its file.
@@ -37,7 +57,13 @@ impl Came {
         self.end
     }
 
-    /// All of its bytes, if nothing of them was gathered.
+    /// Where the first of its bytes is that no server has, before the end: see
+    /// [`Read::nowhere`](super::Read::nowhere).
+    pub fn nowhere(&self) -> Option<u64> {
+        self.nowhere
+    }
+
+    /// All of its bytes that its server sent, if nothing of them was gathered.
     pub fn plain(&self) -> Option<&[u8]> {
         self.parts.is_empty().then_some(&self.stored[..])
     }
@@ -76,7 +102,8 @@ mod tests {
         let part = |offset, len, from| Part { offset, len, seq: Seq(0), from };
         let parts = vec![part(101, 2, 0), part(105, 3, 2)];
         let (stored, gathered) = (Arc::new(vec![1, 2, 3, 4, 5, 6, 7]), Arc::new(vec![11, 12, 13, 14, 15]));
-        let came = Came::new(100, stored.clone(), Some((parts, gathered)), 107);
+        let came = Came::new((100, 10), stored.clone(), Some((parts, gathered)), 110);
+        assert_eq!(came.nowhere(), Some(108), "behind what was stored there is a part");
         let whole = [1, 11, 12, 4, 5, 13, 14, 15, 0, 0];
         for from in 0..whole.len() {
             for to in from..whole.len() {
@@ -86,6 +113,9 @@ mod tests {
             }
         }
         assert!(came.plain().is_none());
-        assert_eq!(Came::new(100, stored, None, 107).plain(), Some(&[1, 2, 3, 4, 5, 6, 7][..]));
+        let came = |len, end| Came::new((100, len), stored.clone(), None, end);
+        assert_eq!(came(10, 107).plain(), Some(&[1, 2, 3, 4, 5, 6, 7][..]));
+        let nowhere = [came(7, 200), came(10, 107), came(10, 108), came(10, 200)].map(|came| came.nowhere());
+        assert_eq!(nowhere, [None, None, Some(107), Some(107)], "before the end alone");
     }
 }

@@ -147,7 +147,8 @@ fn gathered(facts: &Facts, told: &mut usize) -> Gathered {
         ranges.push(part.offset..part.offset + part.len);
         *told += 1;
     }
-    Gathered { version: facts.version, end: facts.end, quiet: facts.quiet, ranges, more }
+    let Facts { version, end, quiet, removed, .. } = *facts;
+    Gathered { version, end, quiet, removed, ranges, more }
 }
 
 fn in_words(all: Vec<String>) -> Vec<Box<str>> {

@@ -260,11 +260,11 @@ impl Files {
         .map(drop)
     }
 
-    /// Fills `bytes`, with zeros where nothing was written.
-    pub(super) fn read(&self, file: FileNo, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    /// Fills `bytes` as far as the file has any, and says how far: before that what was never written is
+    /// zeros.
+    pub(super) fn read(&self, file: FileNo, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         let filled = self.with(file, false, |_, fd| read_at(fd, bytes, offset))?;
-        bytes[filled.unwrap_or(0)..].fill(0);
-        Ok(())
+        Ok(filled.unwrap_or(0))
     }
 
     /// What was written and cut before lasts, and that there is such a file, or none.

@@ -44,7 +44,7 @@ impl Picks for Of {
 pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
     let (_, access) = access_to_change(&args.name)?;
     let source = format!("vol://{}/", args.name);
-    let place = place(args, &source)?;
+    let (place, is_sure) = place(args, &source)?;
     let (keys, servers) = (keys(&access)?, access.addresses()?);
     let patience = args.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.max(1).into()));
     let catalog = Catalog::connect(keys.clone(), access.catalog.address()?, patience).map_err(|failure| {
@@ -62,8 +62,11 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
     let client = Client::start_for(config, &catalog).map_err(failed)?;
     let catalog = Arc::new(catalog);
     let drain = Drain::new(catalog.clone(), client, place.clone(), args.all).map_err(failed)?;
+    if !is_sure && !haul_mutant::removed("drains-to-memory-are-no-homes") {
+        drain.hold();
+    }
     let drain = Arc::new(Of(drain));
-    let (hears, dry_run) = (drain.clone(), args.dry_run);
+    let (hears, ends, dry_run) = (drain.clone(), drain.clone(), args.dry_run);
     let part = Part {
         picks: drain.clone(),
         hears: Arc::new(move |event| match event {
@@ -78,6 +81,11 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
             Event::Failed { path, .. } => hears.0.is_not_brought(path),
             _ => {}
         }),
+        ends: Arc::new(move |summary| {
+            if summary.in_memory().is_none() {
+                ends.0.lasts();
+            }
+        }),
     };
     let code = copy::run(&cp(args, &source)?, Some(part));
     let done = drain.0.finish();
@@ -90,13 +98,20 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
             FAILED,
         )
     })?;
-    if !args.quiet && !dry_run && (code == 0 || (done.noted, done.changed) != (0, 0)) {
+    if !args.quiet && !dry_run && (code == 0 || done.noted + done.changed + done.not_kept > 0) {
         note(&in_words(&args.name, &place, done));
     }
     Ok(code)
 }
 
-fn in_words(name: &str, place: &str, Sum { noted, changed, at_home }: Sum) -> String {
+fn in_words(name: &str, place: &str, Sum { noted, changed, at_home, not_kept }: Sum) -> String {
+    if not_kept > 0 {
+        let (has, it) = if not_kept == 1 { ("has", "it") } else { ("have", "they") };
+        let files = plural(not_kept, "file", "files");
+        return format!(
+            "volume {name}: {files} {has} no home in {place}, for {it} will be gone there with the next boot"
+        );
+    }
     if noted == 0 && changed == 0 {
         let nothing = format!("volume {name}: nothing had to be brought to {place}");
         if at_home == 0 {
@@ -118,8 +133,9 @@ fn in_words(name: &str, place: &str, Sum { noted, changed, at_home }: Sum) -> St
     text
 }
 
-/// Where to, for people; what is no place that lasts is refused.
-fn place(args: &Args, source: &str) -> Result<String, Trouble> {
+/// Where to, for people, and whether what comes there is sure to last: of another host that is known at the
+/// end. What is no place that lasts is refused.
+fn place(args: &Args, source: &str) -> Result<(String, bool), Trouble> {
     let usage = |why: String| Trouble(format!("--to: {why}"), USAGE);
     let words = [OsString::from(source), args.to.clone()];
     let (_, destination) = haul::endpoint::resolve(&words).map_err(|error| usage(error.to_string()))?;
@@ -128,7 +144,12 @@ fn place(args: &Args, source: &str) -> Result<String, Trouble> {
         let shown = escape::name(args.to.as_bytes());
         return Err(usage(format!("{shown} is no file system: what is brought there is not at home")));
     }
-    Ok(shown(&destination))
+    let is_sure = match (destination.host(), destination.place().as_file()) {
+        (Some(_), _) => false,
+        (None, Ok(path)) => haul::volume::lasts(Path::new(OsStr::from_bytes(path))),
+        (None, Err(_)) => true,
+    };
+    Ok((shown(&destination), is_sure))
 }
 
 fn shown(destination: &Endpoint) -> String {

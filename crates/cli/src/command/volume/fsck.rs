@@ -135,7 +135,7 @@ fn human(name: &str, fault: &Fault) -> String {
 
 fn in_words(name: &str, servers: usize, sum: &Sum) -> String {
     let mut text = format!(
-        "volume {name}: {} of {} and the catalog looked at; {}, {} of them known to be whole",
+        "volume {name}: {} of {} and the catalog looked at; {}, {} of them known to have been copied in whole",
         sum.reached,
         plural(servers as u64, "server", "servers"),
         plural(sum.files, "file", "files"),

@@ -142,7 +142,10 @@ fn write_request(w: &mut Writer<'_>, request: &Request) {
             }
             w.bool(set.mtime.is_some());
             write_time(w, &set.mtime.unwrap_or_default());
-            w.bool(set.written);
+            w.u8(u8::from(set.written) | if set.whole.is_some() { WHOLE } else { 0 });
+            if let Some(whole) = set.whole {
+                w.u64(whole);
+            }
         }
         Request::Rename { from, to, noreplace } => {
             w.u8(7);
@@ -478,6 +481,10 @@ fn read_entry(r: &mut Reader<'_>) -> Result<Entry, WireError> {
     Ok(Entry { id, parent, kind, meta: read_meta(r)? })
 }
 
+/// Of what is set of an entry.
+const WRITTEN: u8 = 1;
+const WHOLE: u8 = 2;
+
 fn read_setting(r: &mut Reader<'_>) -> Result<Setting, WireError> {
     let given = |given: bool, value: u32| match (given, value) {
         (true, value) => Ok(Some(value)),
@@ -492,7 +499,12 @@ fn read_setting(r: &mut Reader<'_>) -> Result<Setting, WireError> {
         (false, time) if time == Timestamp::default() => None,
         (false, time) => return Err(bad("what is not set", time.nanos.into())),
     };
-    Ok(Setting { mode, uid, gid, mtime, written: r.bool("whether it was written")? })
+    let flags = r.u8("whether it was written")?;
+    if flags > WRITTEN | WHOLE {
+        return Err(bad("whether it was written", flags.into()));
+    }
+    let whole = if flags & WHOLE == 0 { None } else { Some(read_len(r)?) };
+    Ok(Setting { mode, uid, gid, mtime, written: flags & WRITTEN != 0, whole })
 }
 
 fn read_request(r: &mut Reader<'_>) -> Result<Request, WireError> {

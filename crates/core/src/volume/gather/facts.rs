@@ -15,6 +15,8 @@ pub struct Facts {
     /// Nobody may write it directly, nothing of it is on its way into the log, it is not being cut, and the
     /// catalog knows of all that was written.
     pub quiet: bool,
+    /// It was removed, in this life or before.
+    pub removed: bool,
     /// What the log has of it, in ascending order.
     pub parts: Vec<Part>,
 }
@@ -24,12 +26,14 @@ impl<B> Gatherer<B> {
     pub fn facts(&self, file: FileNo) -> Facts {
         let Some(state) = self.files.get(&file) else {
             let version = ContentVersion { gatherer: self.life, changes: 0 };
-            return Facts { version, quiet: !self.gone.contains(&file), ..Facts::default() };
+            let removed = self.gone.contains(&file);
+            return Facts { version, quiet: !removed, removed, ..Facts::default() };
         };
         let stripes = || state.stripes.values();
         Facts {
             version: ContentVersion { gatherer: self.life, changes: state.contents.changes },
             end: state.end,
+            removed: self.gone.contains(&file),
             quiet: state.contents.is_quiet()
                 && state.cutting.is_none()
                 && stripes().all(|stripe| stripe.leases.is_empty() && stripe.appending == 0),

@@ -118,10 +118,12 @@ pub(super) fn write_found(w: &mut Writer<'_>, found: &Found) {
                 w.bool(len.is_some());
                 w.u64(len.unwrap_or(0));
                 w.bool(gathered.is_some());
-                let Some(Gathered { version, end, quiet, ranges, more }) = gathered else { continue };
+                let Some(Gathered { version, end, quiet, removed, ranges, more }) = gathered else {
+                    continue;
+                };
                 write_version(w, *version);
                 w.u64(*end);
-                w.bool(*quiet);
+                w.u8(u8::from(*quiet) | if *removed { REMOVED } else { 0 });
                 w.bool(*more);
                 w.count("ranges", ranges.len(), RANGES_MAX);
                 for range in ranges {
@@ -170,9 +172,17 @@ pub(super) fn read_found(r: &mut Reader<'_>) -> Result<Found, WireError> {
     })
 }
 
+/// Of what a gatherer knows of a file.
+const QUIET: u8 = 1;
+const REMOVED: u8 = 2;
+
 fn read_gathered(r: &mut Reader<'_>, all: &mut usize) -> Result<Gathered, WireError> {
     let (version, end) = (read_version(r)?, r.u64("end of a file")?);
-    let (quiet, more) = (r.bool("whether it is quiet")?, r.bool("more")?);
+    let (flags, more) = (r.u8("whether it is quiet")?, r.bool("more")?);
+    if flags > QUIET | REMOVED {
+        return Err(bad("whether it is quiet", flags.into()));
+    }
+    let (quiet, removed) = (flags & QUIET != 0, flags & REMOVED != 0);
     let mut before = None;
     let ranges = r.list("ranges", RANGES_MAX, 16, |r| {
         let (start, end) = (r.u64("start of a range")?, r.u64("end of a range")?);
@@ -184,7 +194,7 @@ fn read_gathered(r: &mut Reader<'_>, all: &mut usize) -> Result<Gathered, WireEr
     })?;
     *all += ranges.len();
     match *all <= ALL_RANGES_MAX {
-        true => Ok(Gathered { version, end, quiet, ranges, more }),
+        true => Ok(Gathered { version, end, quiet, removed, ranges, more }),
         false => Err(WireError::TooLong {
             what: "ranges of an answer",
             len: *all as u64,

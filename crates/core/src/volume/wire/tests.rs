@@ -70,6 +70,7 @@ fn all() -> Vec<Message> {
         stored(storage::Answer::Written(Incarnation(1))),
         stored(storage::Answer::Durable(Incarnation(1))),
         stored(storage::Answer::Read(16)),
+        stored(storage::Answer::Read(0)),
         stored(storage::Answer::Void(epoch)),
         stored(storage::Answer::Failed(5)),
         stored(storage::Answer::Gone),
@@ -126,7 +127,8 @@ fn check(ask: Ask) -> Message {
 
 fn has(ranges: Vec<Range<u64>>) -> Has {
     let version = ContentVersion { gatherer: 3, changes: 4 };
-    Has { len: Some(7), gathered: Some(Gathered { version, end: 9, quiet: true, ranges, more: true }) }
+    let gathered = Gathered { version, end: 9, quiet: true, removed: true, ranges, more: true };
+    Has { len: Some(7), gathered: Some(gathered) }
 }
 
 fn ills() -> Vec<Ill> {

@@ -126,7 +126,8 @@ fn homes_are_of_what_was_read() {
         let sum = drain.finish().expect("noted");
         // The way to a file is no part of its state: it is that of now, by which it was brought.
         let is_of_dirs = what.starts_with("its directory");
-        let noted = Sum { noted: u64::from(is_of_dirs), changed: u64::from(!is_of_dirs), at_home: 0 };
+        let noted =
+            Sum { noted: u64::from(is_of_dirs), changed: u64::from(!is_of_dirs), at_home: 0, not_kept: 0 };
         assert_eq!(sum, noted, "{what}");
         assert_eq!(test.home().is_some(), is_of_dirs, "{what}");
 
@@ -165,7 +166,7 @@ fn homes_outlive_servers() {
     drain.is_brought(PATH);
     assert_eq!(drain.finish(), Ok(Sum::default()));
     assert_eq!(test.home(), None);
-    assert_eq!(bring(), Sum { noted: 1, changed: 0, at_home: 0 });
+    assert_eq!(bring(), Sum { noted: 1, changed: 0, at_home: 0, not_kept: 0 });
     restart();
     assert!(test.home().is_some(), "nobody wrote");
     test.write(11);
@@ -175,6 +176,6 @@ fn homes_outlive_servers() {
     test.tell();
     restart();
     assert_eq!(test.home(), None, "the catalog was told");
-    assert_eq!(bring(), Sum { noted: 1, changed: 0, at_home: 0 });
+    assert_eq!(bring(), Sum { noted: 1, changed: 0, at_home: 0, not_kept: 0 });
     assert!(test.home().is_some());
 }

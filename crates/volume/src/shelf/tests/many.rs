@@ -36,7 +36,7 @@ fn threads_share_a_shelf() {
                         }
                         _ => {
                             let expected = model.get(&(file, offset)).cloned();
-                            let read = shelf.read(file, offset, STRIPE);
+                            let read = read(shelf, file, offset, STRIPE);
                             assert_eq!(read, Ok(expected.unwrap_or(vec![0; STRIPE as usize])));
                         }
                     }

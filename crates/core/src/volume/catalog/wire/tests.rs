@@ -45,6 +45,7 @@ fn requests() -> Vec<Request> {
                 gid: Some(2),
                 mtime: Some(Timestamp::default()),
                 written: true,
+                whole: Some(i64::MAX as u64),
             },
         },
         Request::Rename { from: place("a"), to: place("b"), noreplace: true },
