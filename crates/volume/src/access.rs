@@ -113,6 +113,10 @@ pub struct Access {
     pub catalog: ServerAt,
     #[serde(default)]
     pub reach: Reach,
+    /// Directories of it that need not be there, as [`ServerAt`] is written: of one that is being made, and
+    /// of one that is partly removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub may_be_gone: Vec<String>,
 }
 
 /// Why a volume cannot be used.
@@ -192,6 +196,7 @@ impl Access {
             servers,
             catalog,
             reach: Reach::default(),
+            may_be_gone: Vec::new(),
         }
     }
 
@@ -209,7 +214,8 @@ impl Access {
         self.may_change()?;
         let key = self.reader.clone().ok_or_else(|| AccessError::OneKey(self.name.clone()))?;
         let (name, reach) = (name.to_owned(), Reach::default());
-        Ok(Access { name, key, reader: None, read_only: true, reach, ..self.clone() })
+        let may_be_gone = Vec::new();
+        Ok(Access { name, key, reader: None, read_only: true, reach, may_be_gone, ..self.clone() })
     }
 
     /// Whether whoever holds it may change something, as far as it says so itself.
@@ -287,14 +293,29 @@ impl Access {
         self.write_in(&Dir::open(dir).map_err(failed("open", dir))?)
     }
 
-    fn write_in(&self, dir: &Dir) -> Result<(), AccessError> {
-        let path = dir.path_of(&self.name);
+    /// Writes it in the place of the one that there is.
+    ///
+    /// # Errors
+    /// The disk says no; the one before is there then.
+    pub fn replace(&self, dir: &Path) -> Result<(), AccessError> {
+        check_name(&self.name)?;
+        let dir = make(dir)?;
+        let written = private::replace(&dir, &self.name, &self.bytes(&dir)?);
+        written.map_err(failed("write", &dir.path_of(&self.name)))
+    }
+
+    fn bytes(&self, dir: &Dir) -> Result<Zeroizing<Vec<u8>>, AccessError> {
         // Nothing of it is left in memory that was given back: it does not grow.
         let mut bytes = Zeroizing::new(Vec::with_capacity(64 << 10));
         serde_json::to_writer_pretty(&mut *bytes, self)
-            .map_err(|error| AccessError::Bad { path: path.clone(), why: error.to_string() })?;
+            .map_err(|error| AccessError::Bad { path: dir.path_of(&self.name), why: error.to_string() })?;
         bytes.push(b'\n');
-        private::write_new(dir, &self.name, &bytes).map_err(|errno| match errno {
+        Ok(bytes)
+    }
+
+    fn write_in(&self, dir: &Dir) -> Result<(), AccessError> {
+        let path = dir.path_of(&self.name);
+        private::write_new(dir, &self.name, &self.bytes(dir)?).map_err(|errno| match errno {
             Errno::EXIST => AccessError::Taken(path),
             errno => failed("write", &path)(errno),
         })

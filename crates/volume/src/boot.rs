@@ -67,6 +67,8 @@ pub enum Told {
     Removed {
         left: Vec<String>,
     },
+    /// There is nothing of a volume there to be removed: it was removed before, or is elsewhere.
+    Absent,
     Failed(String),
 }
 
@@ -216,17 +218,23 @@ fn remove(output: &mut dyn Write, path: &Path, begin: &Begin) -> Result<Booted, 
             is_role(path, setup.role, begin.role)?;
             home.clear()?
         }
-        // It was removed before.
-        Err(HomeError::NoHome(_)) => Vec::new(),
+        Err(HomeError::NoHome(_)) => return absent(output),
         Err(HomeError::Io { source, .. } | HomeError::Private(PrivateError::Io { source, .. }))
             if source.kind() == io::ErrorKind::NotFound =>
         {
-            Vec::new()
+            return absent(output);
         }
         Err(error) => return Err(error.into()),
     };
     let left = left.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     say(output, &Told::Removed { left })?;
+    Ok(Booted::Removed)
+}
+
+/// Which of both it is, whoever asks knows better.
+fn absent(output: &mut dyn Write) -> Result<Booted, BootError> {
+    let removed = Told::Removed { left: Vec::new() };
+    say(output, if haul_mutant::removed("volume-absent-is-not-removed") { &removed } else { &Told::Absent })?;
     Ok(Booted::Removed)
 }
 
@@ -346,9 +354,11 @@ mod tests {
         drop(booted);
         let wrong = Begin { volume: VolumeId([4; 16]), ..again.clone() };
         assert!(matches!(run(&[Say::Remove(wrong)]).1[..], [Told::Failed(_)]) && dir.exists());
-        for _ in 0..2 {
-            assert_eq!(run(&[Say::Remove(again.clone())]).1, [Told::Removed { left: Vec::new() }]);
+        for told in [Told::Removed { left: Vec::new() }, Told::Absent] {
+            assert_eq!(run(&[Say::Remove(again.clone())]).1, [told]);
             assert!(!dir.exists());
         }
+        std::fs::create_dir(&dir).expect("an empty place to mount something");
+        assert_eq!(run(&[Say::Remove(again)]).1, [Told::Absent]);
     }
 }

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+mod asks;
 pub mod client;
 pub mod desk;
 mod giver;
@@ -14,6 +15,7 @@ mod lists;
 #[cfg(test)]
 mod model;
 pub mod server;
+mod skips;
 mod states;
 pub mod store;
 pub mod tree;

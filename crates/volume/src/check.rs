@@ -12,11 +12,11 @@ use std::time::Duration;
 use haul_core::volume::ServerNo;
 use haul_core::volume::check::{Ask, Check, Found};
 use haul_core::volume::wire::Message;
-use haul_transport::{Link, tcp, tls};
+use haul_transport::Link;
 
 use crate::dial::Keys;
 use crate::line::{Incoming, LineError, Outgoing};
-use crate::visit::VisitError;
+use crate::visit::{VisitError, connect};
 
 /// A connection to one server.
 pub struct Checker {
@@ -30,25 +30,18 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Connects. `limit` bounds this, and the wait for each answer.
+    /// Connects. `met` bounds each step of this, and `limit` the wait for each answer.
     ///
     /// # Errors
     /// The server was not met.
-    pub fn connect(
+    pub fn connect_within(
         keys: &Keys,
         at: SocketAddr,
         to: ServerNo,
-        limit: Duration,
+        (met, limit): (Duration, Duration),
     ) -> Result<Checker, VisitError> {
-        let stream = tcp::connect(&at, None, None, limit).map_err(|source| match source.kind() {
-            io::ErrorKind::ConnectionRefused => VisitError::Nobody(at),
-            _ => VisitError::Connect { to: at, source },
-        })?;
+        let (link, socket) = connect(keys, at, met)?;
         let broken = |source| VisitError::Connect { to: at, source };
-        let _ = stream.set_nodelay(true);
-        let socket = stream.try_clone().map_err(broken)?;
-        let link = tls::client(stream, &keys.identity, &keys.pin, limit)
-            .map_err(|source| VisitError::Stranger { to: at, source })?;
         socket.set_read_timeout(Some(limit)).map_err(broken)?;
         let Link { reader, writer, closer, .. } = link;
         let (incoming, outgoing) = (Incoming::new(reader), Outgoing::new(writer));

@@ -27,12 +27,22 @@ pub(crate) enum Extent {
 
 pub(crate) type SyncCall = Box<dyn Fn(BorrowedFd<'_>, Extent) -> Result<()> + Send + Sync>;
 
-/// The system's call.
+/// The system's call; `ESTALE` where what was synced has no name any more, for nobody finds that again.
 pub(crate) fn sync_call(fd: BorrowedFd<'_>, extent: Extent) -> Result<()> {
     retry_on_intr(|| match extent {
         Extent::Bytes => rustix::fs::fdatasync(fd),
         Extent::All => rustix::fs::fsync(fd),
-    })
+    })?;
+    has_name(fd)
+}
+
+/// # Errors
+/// `ESTALE`: it was removed.
+pub(crate) fn has_name(fd: impl AsFd) -> Result<()> {
+    match rustix::fs::fstat(fd)?.st_nlink {
+        0 if !haul_mutant::removed("volume-syncs-have-names") => Err(Errno::STALE),
+        _ => Ok(()),
+    }
 }
 
 /// What another thread's panic left is whole: each change under these locks is one.
@@ -56,6 +66,15 @@ impl Dir {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether what its path leads to is still this directory, which was not removed.
+    pub(crate) fn is_there(&self) -> bool {
+        let (own, named) = (rustix::fs::fstat(&self.fd), rustix::fs::stat(&self.path));
+        let same = |own: &rustix::fs::Stat, named: &rustix::fs::Stat| {
+            (own.st_dev, own.st_ino) == (named.st_dev, named.st_ino) && own.st_nlink > 0
+        };
+        matches!((own, named), (Ok(own), Ok(named)) if same(&own, &named))
     }
 
     pub(crate) fn path_of(&self, name: impl AsRef<OsStr>) -> PathBuf {

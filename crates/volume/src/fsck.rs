@@ -102,7 +102,8 @@ pub struct Fsck<'a> {
     pub servers: &'a [SocketAddr],
     /// Bytes.
     pub stripe_size: u64,
-    /// Each answer comes within this.
+    /// A server is met within this, all of them at once, and each answer comes within the other.
+    pub met: Duration,
     pub patience: Duration,
     /// Removes what no entry has; `None`: nothing is removed.
     pub repair: Option<&'a Client>,
@@ -209,9 +210,24 @@ impl Run<'_, '_> {
     }
 
     fn connect(&mut self) -> Result<(), FsckError> {
-        for (number, at) in self.of.servers.iter().enumerate() {
+        let Fsck { keys, servers, met, patience, .. } = self.of;
+        let connect = |number: usize, at: SocketAddr| {
+            Checker::connect_within(keys, at, ServerNo(number as u16), (*met, *patience))
+        };
+        let connected: Vec<_> = thread::scope(|scope| {
+            let begin = |(number, at): (usize, &SocketAddr)| {
+                let at = *at;
+                scope.spawn(move || connect(number, at))
+            };
+            let begun: Vec<_> = servers.iter().enumerate().map(begin).collect();
+            let end = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            begun.into_iter().map(end).collect()
+        });
+        for (number, connected) in connected.into_iter().enumerate() {
             let server = ServerNo(number as u16);
-            match Checker::connect(self.of.keys, *at, server, self.of.patience) {
+            match connected {
                 Ok(checker) => self.servers.push(Some(checker)),
                 Err(error) => {
                     self.servers.push(None);
@@ -476,10 +492,14 @@ impl Run<'_, '_> {
     /// Tells of what no entry has, and removes it if that is wanted and sure.
     fn settle_orphans(&mut self) -> Result<(), FsckError> {
         let orphans = std::mem::take(&mut self.orphans);
-        let beyond = |sum: &Sum, file: &FileNo| !(1..=sum.checked.last).contains(&Placing::serial(*file));
+        let beyond = |sum: &Sum, file: &FileNo| {
+            let (serial, Checked { last, skipped, .. }) = (Placing::serial(*file), &sum.checked);
+            !(1..=*last).contains(&serial) || skipped.iter().any(|range| range.contains(&serial))
+        };
         if orphans.keys().any(|file| beyond(&self.sum, file)) {
             // Numbers that were given meanwhile.
-            self.sum.checked.last = self.of.catalog.check().map_err(FsckError::Catalog)?.last;
+            let Checked { last, skipped, .. } = self.of.catalog.check().map_err(FsckError::Catalog)?;
+            (self.sum.checked.last, self.sum.checked.skipped) = (last, skipped);
         }
         for (file, (servers, bytes)) in orphans {
             let server = servers.first().copied();
@@ -496,9 +516,8 @@ impl Run<'_, '_> {
                 (true, _) => (
                     Kind::Foreign,
                     format!(
-                        "{at}; the catalog has given numbers up to {} alone, so it is older than the servers: bring a newer \
-                         one back, for it will give this number to another file",
-                        self.sum.checked.last
+                        "{at}; the catalog never gave this number, so it is older than the servers: bring the newer one \
+                         back if there is one, and copy out before what was made since; nothing else gets this number"
                     ),
                 ),
                 (false, true) => (Kind::Orphan, format!("{at} that no entry has; they were removed")),

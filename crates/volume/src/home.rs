@@ -173,10 +173,11 @@ impl Running {
         }
     }
 
-    /// Whether it has ended by itself, as a catalog does when its disk fails.
+    /// Whether it has ended by itself, as a catalog does when its disk fails, and both where their directory
+    /// was removed.
     pub fn is_over(&self) -> bool {
         match self {
-            Running::Server { .. } => false,
+            Running::Server { server, .. } => server.is_over(),
             Running::Catalog(catalog) => catalog.is_over(),
         }
     }
@@ -324,7 +325,9 @@ impl Home {
             };
             let failed =
                 |source| HomeError::Io { op: "start the catalog in", path: self.path().into(), source };
-            return CatalogServer::start_for(store, (keys, guests), listener, Options::default())
+            // Of a new volume no server has anything.
+            let servers = if new { &[][..] } else { &setup.servers };
+            return CatalogServer::start_beside(store, (keys, guests), listener, Options::default(), servers)
                 .map(Running::Catalog)
                 .map_err(failed);
         };

@@ -2,7 +2,7 @@
 //!
 //! In: a path. Out: bytes, which are wiped when they are dropped; or what is wrong with the file.
 //! Invariants: a file of somebody else, or that others may read or write, is not used; a new one is whole or
-//! not there, and never takes another one's place.
+//! not there, and takes the place of another one only where it replaces it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -66,13 +66,27 @@ pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, PrivateError> {
 
 /// Makes a file of that name in a directory, with these bytes; `EEXIST` if there is one.
 pub(crate) fn write_new(dir: &Dir, name: &str, bytes: &[u8]) -> rustix::io::Result<()> {
+    write(dir, name, bytes, |new| retry_on_intr(|| rustix::fs::linkat(dir, new, dir, name, AtFlags::empty())))
+}
+
+/// The same in the place of one that is there.
+pub(crate) fn replace(dir: &Dir, name: &str, bytes: &[u8]) -> rustix::io::Result<()> {
+    write(dir, name, bytes, |new| retry_on_intr(|| rustix::fs::renameat(dir, new, dir, name)))
+}
+
+fn write(
+    dir: &Dir,
+    name: &str,
+    bytes: &[u8],
+    give_name: impl Fn(&str) -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
     // No other writer's, and no name that anything here goes by.
     let new = format!(".{name}.{}.new", std::process::id());
     let written = dir.empty_file(&new).and_then(|fd| {
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         crate::disk::write_at(&fd, &mut [std::io::IoSlice::new(bytes)], 0)?;
         retry_on_intr(|| rustix::fs::fsync(&fd))?;
-        retry_on_intr(|| rustix::fs::linkat(dir, &new, dir, name, AtFlags::empty()))
+        give_name(&new)
     });
     let removed = dir.remove(&new);
     written?;

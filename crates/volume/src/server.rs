@@ -116,6 +116,7 @@ pub struct Server {
     over: Arc<AtomicBool>,
     at: SocketAddr,
     visits: Visits,
+    ended: Arc<AtomicBool>,
     brain: Option<JoinHandle<()>>,
     accepts: Option<JoinHandle<()>>,
     _others: Vec<Dialler>,
@@ -183,6 +184,7 @@ impl Server {
         let parted = guests.term() * PARTED_TERMS;
         let kept = shelf.kept_term();
         brain.tickets = guests.tickets.clone().map(|key| Tickets::new(key, config.keys.volume, parted, kept));
+        let ended = brain.ended.clone();
         let thread = std::thread::Builder::new().name("haul-vol-brain".into());
         let brain = thread.spawn(move || brain.run(&heard)).map_err(failed("its threads"))?;
         let mut others = Vec::new();
@@ -220,13 +222,19 @@ impl Server {
         };
         let thread = std::thread::Builder::new().name("haul-vol-accept".into());
         let accepts = thread.spawn(move || door.accept(&listener)).map_err(failed("its threads"))?;
-        Ok(Server { events, over, at, visits, brain: Some(brain), accepts: Some(accepts), _others: others })
+        let (brain, accepts) = (Some(brain), Some(accepts));
+        Ok(Server { events, over, at, visits, ended, brain, accepts, _others: others })
     }
 
     /// What is to be told of terms that the catalog counts.
     pub fn terms(&self) -> Terms {
         let events = self.events.clone();
         Arc::new(move |term, raised| _ = events.send(Event::Term(term, raised)))
+    }
+
+    /// Whether it has ended by itself, as its directory was removed under it.
+    pub fn is_over(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Where it listens.

@@ -255,6 +255,20 @@ impl Shelf {
         self.files.page(after, max)
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Which directory was removed, moved or replaced since this was opened, if one was.
+    pub(crate) fn vanished(&self) -> Option<&Path> {
+        [&self.root, self.files.dir()].into_iter().find(|dir| !dir.is_there()).map(Dir::path)
+    }
+
+    /// All files that lie here.
+    pub(crate) fn numbers(&self) -> Result<Vec<FileNo>, Errno> {
+        self.files.numbers()
+    }
+
     /// What is not any more as it was when the directory was opened, in words. `log`: the id of its log.
     pub(crate) fn check(&self, log: &[u8; 16]) -> Vec<String> {
         let mut faults = Vec::new();

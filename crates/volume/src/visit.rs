@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -85,16 +85,8 @@ pub(crate) fn meet<T>(
     limit: Duration,
     ask: impl FnOnce(Incoming, Outgoing) -> Result<Result<T, Box<str>>, LineError>,
 ) -> Result<T, VisitError> {
-    let stream = tcp::connect(&at, None, None, limit).map_err(|source| match source.kind() {
-        io::ErrorKind::ConnectionRefused => VisitError::Nobody(at),
-        _ => VisitError::Connect { to: at, source },
-    })?;
-    let broken = |source| VisitError::Connect { to: at, source };
-    let _ = stream.set_nodelay(true);
-    let socket = stream.try_clone().map_err(broken)?;
-    let link = tls::client(stream, &keys.identity, &keys.pin, limit)
-        .map_err(|source| VisitError::Stranger { to: at, source })?;
-    socket.set_read_timeout(Some(limit)).map_err(broken)?;
+    let (link, socket) = connect(keys, at, limit)?;
+    socket.set_read_timeout(Some(limit)).map_err(|source| VisitError::Connect { to: at, source })?;
     let Link { reader, writer, closer, .. } = link;
     let asked = ask(Incoming::new(reader), Outgoing::new(writer));
     closer();
@@ -113,6 +105,40 @@ pub(crate) fn meet<T>(
         }
         Err(source) => Err(VisitError::Line { to: at, source }),
     }
+}
+
+/// Connects, and has whoever listens there show the volume's key, each within this time.
+///
+/// # Errors
+/// See [`VisitError`]: who says nothing, or ends the connection, is no stranger for that.
+pub(crate) fn connect(keys: &Keys, at: SocketAddr, limit: Duration) -> Result<(Link, TcpStream), VisitError> {
+    let stream = tcp::connect(&at, None, None, limit).map_err(|source| match source.kind() {
+        io::ErrorKind::ConnectionRefused => VisitError::Nobody(at),
+        _ => VisitError::Connect { to: at, source },
+    })?;
+    let broken = |source| VisitError::Connect { to: at, source };
+    let _ = stream.set_nodelay(true);
+    let socket = stream.try_clone().map_err(broken)?;
+    let link = tls::client(stream, &keys.identity, &keys.pin, limit)
+        .map_err(|source| why_no_tls(at, limit, source))?;
+    Ok((link, socket))
+}
+
+/// Why there was no handshake: somebody else listens there, or nobody said anything.
+fn why_no_tls(to: SocketAddr, limit: Duration, error: TransportError) -> VisitError {
+    let kind = error.source.as_ref().map(io::Error::kind);
+    match kind {
+        _ if haul_mutant::removed("volume-silence-is-no-stranger") => {}
+        Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => return VisitError::Silent { to, limit },
+        Some(
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe,
+        ) => return VisitError::Line { to, source: LineError::Cut },
+        _ => {}
+    }
+    VisitError::Stranger { to, source: error }
 }
 
 /// The other end of a connection ended its TLS, and said why.

@@ -116,6 +116,7 @@ impl Rig {
             keys: &self.keys,
             servers: &self.at,
             stripe_size: STRIPE,
+            met: PATIENCE,
             patience: PATIENCE,
             repair: None,
         };

@@ -65,6 +65,7 @@ impl Rig {
             keys: &self.access.keys().expect("a key"),
             servers: &self.at,
             stripe_size: STRIPE as u64,
+            met: PATIENCE,
             patience: PATIENCE,
             repair: None,
         };

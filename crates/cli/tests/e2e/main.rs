@@ -89,6 +89,7 @@ mod volume_fsck;
 mod volume_full;
 mod volume_given;
 mod volume_lengths;
+mod volume_older;
 mod volume_resume;
 mod volume_slurm;
 mod young;

@@ -458,6 +458,11 @@ fn all_servers_or_none() {
     let (other, dir) = (user.haul(&["volume", "create", "w", "--server"]), user.at("b"));
     other.args([dir]).run().sane().exits(1).says("is a directory of a volume already");
     assert!(user.health().1);
+    for nested in ["d,d/sub", "d/sub,d"] {
+        let nested = user.dirs(&nested.split(',').collect::<Vec<_>>());
+        let ended = user.haul(&["volume", "create", "w", "--server", &nested]).run().sane().exits(2);
+        ended.says("one lies in the other");
+    }
     let words = ["volume", "create", "w", "--server", "/x", "--placement", "x"];
     user.haul(&words).run().exits(2).says("round-robin");
 }

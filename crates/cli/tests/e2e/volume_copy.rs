@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use haul_core::entry::Name;
+use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::volume::FileNo;
-use haul_core::volume::catalog::{Place, ROOT};
+use haul_core::volume::catalog::{Entry, Failure, Place, ROOT};
 use haul_volume::access::Access;
 use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::client::{Client, Config};
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::support::compare::{ALL, assert_none_torn, assert_same};
-use crate::support::run::{Haul, Outcome};
+use crate::support::run::{Haul, Outcome, Running};
 use crate::support::{Room, procs, read, tree};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -103,6 +103,19 @@ impl User {
         assert_same(data, &self.room.at(out).join("data"), ALL);
     }
 
+    /// Starts the catalog alone, which was killed.
+    pub fn start_catalog(&self) -> Running {
+        let dir = self.room.at("a/catalog");
+        let words = ["serve", "catalog", "--dir", dir.to_str().expect("UTF-8")];
+        let mut catalog = self.env(Haul::new(words)).start();
+        assert!(
+            catalog.until(|running| running.stderr().contains("a volume's catalog at ")),
+            "{}",
+            catalog.stderr()
+        );
+        catalog
+    }
+
     /// Starts what does not run.
     pub fn start(&self) {
         self.env(Haul::new(["volume", "start", "v"])).run().sane().exits(0);
@@ -136,6 +149,13 @@ impl Pen {
             patience: PATIENCE,
         };
         Pen { client: Client::start_for(config, &catalog).expect("threads"), catalog }
+    }
+
+    /// Makes a directory in the root.
+    pub fn mkdir(&self, name: &str) -> Result<Entry, Failure> {
+        let place = Place { parent: ROOT, name: Name::new(name.as_bytes()).expect("a name") };
+        let mtime = Timestamp { secs: 0, nanos: 0 };
+        self.catalog.mkdir(place, Meta { mode: 0o755, uid: 0, gid: 0, mtime })
     }
 
     /// Puts bytes into a file that is there, and neither syncs it nor tells anybody.
@@ -453,7 +473,7 @@ fn files_are_placed_as_the_volume_says() {
     user.has(&data, "again");
 }
 
-fn said_out(ended: &Outcome, words: &str) {
+pub fn said_out(ended: &Outcome, words: &str) {
     let out = String::from_utf8_lossy(&ended.stdout);
     assert!(out.contains(words), "{words}: {out}");
 }

@@ -17,6 +17,8 @@
 
 pub mod wire;
 
+use std::ops::Range;
+
 use super::layout::{Given, Placing};
 use super::{ClientNo, ContentVersion, FileNo, RequestNo, ServerNo, Session};
 use crate::entry::{Meta, Name, Timestamp};
@@ -47,6 +49,9 @@ pub const PLACE_LEN_MAX: usize = 256;
 /// Most faults that one look at the catalog tells, and the longest of their texts, bytes.
 pub const FAULTS_MAX: usize = 64;
 pub const FAULT_LEN_MAX: usize = 512;
+
+/// Most ranges of numbers that a catalog says that it never gave.
+pub const SKIPS_MAX: usize = 64;
 
 /// What was settled when the volume was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,8 +140,11 @@ pub struct Noting {
 pub struct Checked {
     /// What is not as it should be, in words; at most [`FAULTS_MAX`].
     pub faults: Vec<Box<str>>,
-    /// The last number that an entry got.
+    /// The last number that an entry got, or that was skipped.
     pub last: u64,
+    /// Numbers that were not given here, but by a newer catalog that this one is an older copy of; in
+    /// ascending order, at most [`SKIPS_MAX`].
+    pub skipped: Vec<Range<u64>>,
     /// Entries that have a name, and files that have none and whose bytes are not removed everywhere yet.
     pub named: u64,
     pub nameless: u64,

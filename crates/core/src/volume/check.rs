@@ -37,6 +37,9 @@ pub enum Ask {
     Log { after: FileNo },
     /// What it has of these files.
     Files(Vec<FileNo>),
+    /// Of how many files it has bytes, on disk or in its log, whose serial is above `last` or in one of
+    /// `skipped`, at most [`SKIPS_MAX`](super::catalog::SKIPS_MAX): of which the catalog knows nothing.
+    Numbers { last: u64, skipped: Vec<Range<u64>> },
 }
 
 /// What is answered.
@@ -51,6 +54,8 @@ pub enum Found {
     Log { files: Vec<FileNo>, faults: Vec<Box<str>>, more: bool },
     /// In the order in which they were asked for.
     Files(Vec<Has>),
+    /// The highest serial of a file of which it has bytes, or 0, and how many there are that were asked for.
+    Numbers { highest: u64, files: u64 },
     /// The disk says no.
     Failed(i32),
 }

@@ -8,7 +8,7 @@
 //! allocated beyond what the bytes at hand can fill; ranges do not overflow, and are not empty where that
 //! would say nothing. Left out: whether somebody may say it, which the driver knows before.
 
-mod check;
+pub(super) mod check;
 mod costs;
 mod ills;
 #[cfg(test)]

@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// A server that had no room is asked again after so long.
 const ROOM_AGAIN: Duration = Duration::from_secs(1);
 /// Errors of a disk that do not pass by themselves.
-const BROKEN: [Errno; 5] = [Errno::IO, Errno::ROFS, Errno::NODEV, Errno::NXIO, Errno::UCLEAN];
+const BROKEN: [Errno; 6] = [Errno::IO, Errno::ROFS, Errno::NODEV, Errno::NXIO, Errno::UCLEAN, Errno::STALE];
 
 type Tell = Box<dyn Fn(Failure) + Send + Sync>;
 
@@ -42,6 +42,8 @@ pub(super) struct Gone {
     full: Mutex<BTreeMap<ServerNo, Instant>>,
     /// Who wants to know, once.
     tell: OnceLock<Tell>,
+    /// Since when the run is to end.
+    ends: Mutex<Option<Instant>>,
 }
 
 impl Gone {
@@ -117,7 +119,10 @@ impl Volume {
                     let time = full().entry(server).or_insert_with(Instant::now).elapsed();
                     refused = Some(server);
                     let left = self.patience.saturating_sub(time);
-                    if left.is_zero() || self.is_gone() || haul_mutant::removed("full-volumes-are-waited-for")
+                    if left.is_zero()
+                        || self.is_gone()
+                        || self.is_ending()
+                        || haul_mutant::removed("full-volumes-are-waited-for")
                     {
                         self.lose_disk(server, errno, time);
                         return Err(why);
@@ -166,6 +171,24 @@ impl Volume {
         self.end_run(Failure { kind: FailureKind::Write, errno, text: text.into() });
     }
 
+    /// The run is to end, or is not any more: nobody waits then for a server that is away.
+    pub(super) fn set_ends(&self, ends: bool) {
+        let mut since = self.gone.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = ends.then(|| since.unwrap_or_else(Instant::now));
+    }
+
+    /// Whether the run has been to end for a while.
+    fn is_ending(&self) -> bool {
+        let since = *self.gone.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| since.elapsed() >= GRACE)
+            && !haul_mutant::removed("stopped-volumes-are-left")
+    }
+
+    /// Whether the run is to end, and a server is away.
+    fn gives_up(&self) -> bool {
+        self.is_ending() && self.client.away().is_ok_and(|away| !away.is_empty())
+    }
+
     fn settle<T>(&self, begun: &Waiting<T>) -> Result<T, VolumeError> {
         loop {
             if let Some(result) = begun.wait_for(LOOK) {
@@ -176,6 +199,10 @@ impl Volume {
             {
                 return Err(VolumeError::Late(self.patience, failure.text.clone().into()));
             }
+            if self.gives_up() {
+                let why = "the run was to end, and did not wait for a server that is away".into();
+                return Err(VolumeError::Late(GRACE, why));
+            }
         }
     }
 
@@ -183,7 +210,7 @@ impl Volume {
     /// less than that is watched until it is, or is back.
     fn judge(&self) -> Late {
         let (begun, mut back) = (Instant::now(), None);
-        while !self.is_gone() {
+        while !self.is_gone() && !self.gives_up() {
             let Ok(away) = self.client.away() else { return Late::Itself };
             let Some(away) = away.into_iter().max_by_key(|away| away.time) else {
                 return back.map_or(Late::Itself, Late::Back);
@@ -201,7 +228,7 @@ impl Volume {
             back = Some(Where::Storage(away.server));
             thread::sleep(LOOK);
         }
-        Late::Gone
+        if self.is_gone() { Late::Gone } else { Late::Itself }
     }
 
     /// The catalog did not answer.

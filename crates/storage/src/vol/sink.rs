@@ -243,7 +243,9 @@ impl HeldJob for HeldVolume {
     }
 
     // Whoever asks for the job hears that it is held, and whether it is given up is seen by its entry.
-    fn set_ends(&self, _: bool) {}
+    fn set_ends(&self, ends: bool) {
+        self.volume.set_ends(ends);
+    }
     fn set_yields(&self, _: bool) {}
 
     fn finish(&self) {

@@ -125,6 +125,11 @@ impl Client {
         Ok(client)
     }
 
+    /// Calls wait for so long from here on.
+    pub fn be_patient(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
     pub fn number(&self) -> ClientNo {
         self.shared.me().0
     }

@@ -16,11 +16,13 @@ use haul_core::volume::{ClientNo, FileNo, RequestNo};
 use rustix::io::Errno;
 
 use super::holds::Holds;
-use super::store::{Recalled, Store, Trouble, disk_failure, failed, full_failure, is_full};
+use super::store::{Recalled, Store, Trouble, disk_failure, failed, full_failure, is_full, moved};
 use super::tree::OfTicket;
 
 /// Files that are released with one group.
 const RELEASES_MAX: usize = 1024;
+/// So often it is looked whether the catalog is there.
+const SEEN_EVERY: Duration = Duration::from_secs(1);
 
 /// What comes from a connection.
 #[derive(Clone, Debug)]
@@ -71,6 +73,8 @@ pub struct Desk {
     looked: Option<EntryNo>,
     /// The disk failed; nothing is done any more.
     ill: Option<Failure>,
+    /// When it was looked last whether the catalog is there.
+    seen: Duration,
     /// Since when there is no room.
     full: Option<Duration>,
 }
@@ -85,11 +89,35 @@ impl Desk {
         // What is kept is not there, so there is no room.
         let full = (!store.keep_room()).then_some(Duration::ZERO);
         let (closed, nameless) = (BTreeSet::new(), Vec::new());
-        Desk { store, holds, closed, nameless, looked: Some(EntryNo(0)), ill: None, full }
+        Desk {
+            store,
+            holds,
+            closed,
+            nameless,
+            looked: Some(EntryNo(0)),
+            ill: None,
+            seen: Duration::ZERO,
+            full,
+        }
     }
 
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// Whether it is time to look whether the catalog is there still.
+    pub fn must_look(&self, now: Duration) -> bool {
+        now.saturating_sub(self.seen) >= SEEN_EVERY
+    }
+
+    /// A catalog that was removed, moved or replaced under this is as one whose disk failed.
+    pub fn look_whether_it_is_there(&mut self, now: Duration) {
+        if self.must_look(now) {
+            self.seen = now;
+            if self.ill.is_none() && !self.store.is_there() {
+                self.ill = Some(disk_failure(&moved()));
+            }
+        }
     }
 
     /// Why nothing is done any more.

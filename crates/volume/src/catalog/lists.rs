@@ -157,7 +157,7 @@ mod tests {
         let at = Place { parent: ROOT, name: Name::new(b"a").expect("legal") };
         let make = |store: &Store| store.create_file(&at, &Meta::default(), true, Placing::ROUND_ROBIN);
         assert!(given.alone(make).is_ok());
-        given.db.execute_batch("DROP TABLE lists; PRAGMA user_version = 2").expect("sql");
+        given.db.execute_batch("DROP TABLE lists; DROP TABLE skips; PRAGMA user_version = 2").expect("sql");
         drop(given);
         let given = Store::open(&dir.path().join("c"), VOLUME).expect("opened");
         assert!(given.alone(|store| store.lookup(&at)).is_ok());

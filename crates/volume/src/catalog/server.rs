@@ -24,6 +24,7 @@ use haul_transport::Link;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::SILENCE_MAX;
+use super::asks::{Asks, Held, Numbers, Sifted};
 use super::desk::{Asked, Desk, Said};
 use super::giver::Giver;
 use super::holds::{Clock, GRACE, Holds};
@@ -51,9 +52,31 @@ const _: () = assert!(PAGE_MAX <= TICKETS_MAX);
 
 /// What connections tell the thread of the store.
 enum Event {
-    Join { line: u64, party: Party, client: Option<ClientNo>, session: Session, mouth: Mouth },
-    Ask { line: u64, number: RequestNo, request: Request },
-    Gone { line: u64 },
+    Join {
+        line: u64,
+        party: Party,
+        client: Option<ClientNo>,
+        session: Session,
+        mouth: Mouth,
+    },
+    Ask {
+        line: u64,
+        number: RequestNo,
+        request: Request,
+    },
+    Gone {
+        line: u64,
+    },
+    /// A server said which numbers it has.
+    Numbers(Numbers),
+}
+
+impl Event {
+    /// Something may be made: it waits until it is known which numbers servers have files under.
+    fn wants_a_number(&self) -> bool {
+        let Event::Ask { request, .. } = self else { return false };
+        matches!(request, Request::Create { .. } | Request::Mkdir { .. } | Request::Symlink { .. })
+    }
 }
 
 /// How a catalog is served.
@@ -98,6 +121,21 @@ impl Server {
         listener: TcpListener,
         options: Options,
     ) -> io::Result<Server> {
+        Server::start_beside(store, keys, listener, options, &[])
+    }
+
+    /// The same; these servers, each at its `host:port`, are asked which numbers they have files under, and
+    /// no number is given before all have answered.
+    ///
+    /// # Errors
+    /// As of [`Server::start`]; the disk's.
+    pub fn start_beside(
+        store: Store,
+        keys: (Keys, Guests),
+        listener: TcpListener,
+        options: Options,
+        servers: &[String],
+    ) -> io::Result<Server> {
         let over = Arc::new(AtomicBool::new(false));
         let address = listener.local_addr()?;
         let (post, events) = bounded(WAITING_MAX);
@@ -108,7 +146,17 @@ impl Server {
         let told = visits.clone();
         let (Keys { volume, .. }, guests) = &keys;
         let giver = guests.tickets.clone().map(|key| Giver::new(key, *volume, guests.term()));
-        server.threads.push(owner.spawn(move || own(store, &events, options, giver, (&is_over, &told)))?);
+        let asks = match servers {
+            [] => Asks::nobody(),
+            servers => {
+                let post = post.clone();
+                let post = move |numbers| _ = post.send(Event::Numbers(numbers));
+                Asks::begin(&store, &keys.0, servers, &over, post)?
+            }
+        };
+        let held = Held::new(asks);
+        let work = move || own(store, &events, options, (giver, held), (&is_over, &told));
+        server.threads.push(owner.spawn(work)?);
         let listen = thread::Builder::new().name("haul-cat-listen".into());
         server.threads.push(listen.spawn(move || listen_on(&listener, (&keys, &visits), &post, &over))?);
         Ok(server)
@@ -308,7 +356,7 @@ fn own(
     store: Store,
     events: &Receiver<Event>,
     options: Options,
-    mut giver: Option<Giver>,
+    (mut giver, mut held): (Option<Giver>, Held<Event>),
     (over, visits): (&AtomicBool, &Visits),
 ) {
     let facts = store.facts().clone();
@@ -317,6 +365,7 @@ fn own(
     let mut clock = Clock::start(Instant::now());
     // Since when there is no room, as visitors hear it.
     let mut told = None;
+    visits.tell(held.ills(Duration::ZERO));
     while !over.load(Ordering::Acquire) {
         let first = match events.recv_timeout(TICK) {
             Ok(event) => Some(event),
@@ -335,14 +384,24 @@ fn own(
         // Who asked; a group has none from connections that are not heard any more.
         let mut group: Vec<_> = lines.gone.drain(..).map(Asked::Gone).collect();
         let mut whose: Vec<_> = group.iter().map(|_| For::Nobody).collect();
-        for event in first.into_iter().chain(rest.into_iter().flatten()) {
+        let came: Vec<_> = first.into_iter().chain(rest.into_iter().flatten()).collect();
+        let said = came.iter().filter_map(|event| match event {
+            Event::Numbers(numbers) => Some(numbers),
+            _ => None,
+        });
+        let is_news = said.map(|numbers| held.hear(numbers)).count() > 0;
+        let Sifted { ready, refused } = held.sift(came, desk.store(), Event::wants_a_number);
+        if let Some(words) = (!refused.is_empty()).then(|| held.why(&facts.servers)) {
+            refused.into_iter().for_each(|event| lines.refuse(event, &words));
+        }
+        for event in ready {
             if let Some((who, asked)) = lines.hear(event) {
                 whose.push(who);
                 group.push(asked);
             }
         }
         desk.look_for_room();
-        if group.is_empty() && !desk.is_due(now) && desk.full() == told {
+        if group.is_empty() && !desk.is_due(now) && desk.full() == told && !is_news && !desk.must_look(now) {
             continue;
         }
         let all = desk.serve(now, &group);
@@ -354,12 +413,13 @@ fn own(
         for (who, said) in whose.into_iter().zip(all) {
             lines.say(who, said, &facts, giver.as_ref());
         }
-        if desk.full() != told {
+        if desk.full() != told || is_news {
             told = desk.full();
             let errno = rustix::io::Errno::NOSPC.raw_os_error();
             let ill = |at| Ill { what: Illness::Catalog, errno, since: now.saturating_sub(at) };
-            visits.tell(told.map(ill).into_iter().collect());
+            visits.tell(told.map(ill).into_iter().chain(held.ills(now)).collect());
         }
+        desk.look_whether_it_is_there(now);
         if let Some(Failure { words, .. }) = desk.ill() {
             for line in lines.lines.values() {
                 line.mouth.say(Message::Refused(words.clone()), Bytes::default());
@@ -425,6 +485,18 @@ impl Lines {
                 }
                 Some((For::Nobody, Asked::Gone(client)))
             }
+            Event::Numbers(_) => None,
+        }
+    }
+
+    /// Answers that what was asked could not be done in time.
+    fn refuse(&self, event: Event, words: &str) {
+        if let Event::Ask { line, number, .. } = event
+            && let Some(line) = self.lines.get(&line)
+        {
+            let errno = rustix::io::Errno::TIMEDOUT.raw_os_error();
+            let answer = Answer::Failed(Failure { errno, words: words.into() });
+            line.mouth.say(Message::Catalog(Catalog::Answer(number, answer)), Bytes::default());
         }
     }
 

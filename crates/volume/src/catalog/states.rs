@@ -238,9 +238,11 @@ impl Store {
         }
         faults.truncate(FAULTS_MAX);
         let count = |sql: &str| self.db.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|all| all as u64);
+        let (last, skipped) = self.given()?;
         Ok(Checked {
             faults,
-            last: count("SELECT next_entry - 1 FROM volume")?,
+            last,
+            skipped,
             named: count("SELECT count(*) FROM entries WHERE parent IS NOT NULL")?,
             nameless: count("SELECT count(*) FROM unlinked")?,
             open: 0,
@@ -400,7 +402,10 @@ mod tests {
     fn a_catalog_of_before_is_opened() {
         let Test { dir, store } = Test::new();
         let f = entry(store.alone(|store| store.make(&at(ROOT, "f"), Kind::File, &META)).expect("made")).id;
-        store.db.execute_batch("DROP TABLE states; DROP TABLE lists; PRAGMA user_version = 1").expect("sql");
+        store
+            .db
+            .execute_batch("DROP TABLE states; DROP TABLE lists; DROP TABLE skips; PRAGMA user_version = 1")
+            .expect("sql");
         drop(store);
         let path = dir.path().join("c");
         let damage = rusqlite::Connection::open(path.join("catalog.db")).expect("opened");

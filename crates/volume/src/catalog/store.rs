@@ -42,7 +42,7 @@ const _: () = assert!(RESERVE > WAL_ROOM);
 /// Marks a database as a catalog of haul: "hcat".
 const APPLICATION: i64 = 0x6863_6174;
 /// The version of the tables.
-const VERSION: i64 = 3;
+const VERSION: i64 = 4;
 /// Statements that stay prepared.
 const STATEMENTS: usize = 64;
 
@@ -53,8 +53,9 @@ const STATEMENTS: usize = 64;
 /// unlinked. `unlinked`: files without a name; once `released`, nobody can open them any more and servers
 /// remove them. `removed`: which server has done so. `answers`: see [`Store::recall`]. `states`: of what was
 /// written or renamed, see [`states`](super::states); version 1 had none of it. `lists`: how files lie, by
-/// the number that theirs name, see [`lists`](super::lists); version 2 had none of it.
-const TABLES: [(&str, &str); 8] = [
+/// the number that theirs name, see [`lists`](super::lists); version 2 had none of it. `skips`: numbers that
+/// were never given, see [`skips`](super::skips); version 3 had none of it.
+const TABLES: [(&str, &str); 9] = [
     (
         "volume",
         "CREATE TABLE volume (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL, \
@@ -87,9 +88,12 @@ const TABLES: [(&str, &str); 8] = [
     ),
     STATES,
     LISTS,
+    SKIPS,
 ];
 
-/// Of [`TABLES`], what came with version 3, and with version 2.
+/// Of [`TABLES`], what came with version 4, 3, and 2.
+const SKIPS: (&str, &str) =
+    ("skips", "CREATE TABLE skips (first INTEGER PRIMARY KEY, last INTEGER NOT NULL) STRICT");
 const LISTS: (&str, &str) =
     ("lists", "CREATE TABLE lists (list INTEGER PRIMARY KEY, runs BLOB NOT NULL UNIQUE) STRICT");
 const STATES: (&str, &str) = (
@@ -180,6 +184,8 @@ pub struct Store {
     facts: Facts,
     dir: PathBuf,
     reserve: Reserve,
+    /// The database and its write-ahead log, as they were opened.
+    files: Vec<(PathBuf, (u64, u64))>,
     /// Held as long as this lives.
     _lock: File,
 }
@@ -300,7 +306,13 @@ impl Store {
         if committed.is_err() {
             self.rollback();
         }
-        committed
+        committed.and_then(|()| if self.is_there() { Ok(()) } else { Err(moved()) })
+    }
+
+    /// Whether the database and its log are still what lies in the directory by their names.
+    pub fn is_there(&self) -> bool {
+        haul_mutant::removed("catalog-sees-that-it-is-gone")
+            || self.files.iter().all(|(path, file)| file_of(path).is_ok_and(|now| now == *file))
     }
 
     /// What was done since [`Store::begin`] was not.
@@ -393,6 +405,19 @@ impl Store {
     }
 }
 
+/// Which file has that name: its device and number. It is not opened: closing it would end the database's
+/// locks.
+fn file_of(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// What is committed has no name.
+pub(super) fn moved() -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY_DBMOVED);
+    let why = "its database was removed, moved or replaced while it was served; bring it back, and start the catalog";
+    rusqlite::Error::SqliteFailure(code, Some(why.into()))
+}
+
 fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError::Io { what, path, source }
@@ -471,7 +496,9 @@ fn open_locked(dir: &Path, lock: File, volume: VolumeId) -> Result<Store, StoreE
     };
     // The log is there from the first look into the database on.
     let _: Result<i64, _> = db.query_row("SELECT count(*) FROM volume", [], |row| row.get(0));
-    let store = Store { db, volume, facts, dir: dir.to_owned(), reserve, _lock: lock };
+    let files = [DATABASE, WAL].map(|name| dir.join(name));
+    let files = files.into_iter().filter_map(|path| Some((path.clone(), file_of(&path).ok()?))).collect();
+    let store = Store { db, volume, facts, dir: dir.to_owned(), reserve, files, _lock: lock };
     if !store.keep_room() && give_up(&store.reserve) {
         store.keep_room();
     }
@@ -526,6 +553,7 @@ fn open_database(dir: &Path, volume: VolumeId) -> Result<(Connection, Facts), St
 /// Since which version a table is there.
 fn since(table: (&str, &str)) -> i64 {
     match table {
+        SKIPS => 4,
         LISTS => 3,
         STATES => 2,
         _ => 1,
@@ -533,7 +561,7 @@ fn since(table: (&str, &str)) -> i64 {
 }
 
 /// Brings a catalog of an older version to this one: nothing is known of what was written before there were
-/// states, and nobody gave a placement before there were lists.
+/// states, nobody gave a placement before there were lists, and nothing was skipped.
 fn renew(db: &Connection, version: i64) -> Result<(), rusqlite::Error> {
     db.execute_batch("BEGIN IMMEDIATE")?;
     for (_, sql) in TABLES.into_iter().filter(|table| since(*table) > version) {

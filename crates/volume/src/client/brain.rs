@@ -248,7 +248,15 @@ impl Brain {
                 self.down.get(server).map(|why| format!("server {} of the volume: {why}", server.0))
             });
             let why = why.or_else(|| self.no_ticket());
-            let why = why.unwrap_or_else(|| "its servers are connected and silent".into());
+            let silent = || {
+                let names: Vec<String> = wanted.of.iter().map(|server| server.0.to_string()).collect();
+                format!(
+                    "server {} is connected and has not answered; `haul volume health` says which servers do not reach \
+                     each other",
+                    names.join(" or ")
+                )
+            };
+            let why = why.unwrap_or_else(silent);
             let error = VolumeError::Late(self.patience, why);
             if let Some(wanted) = self.wanted.get_mut(&no) {
                 // It may come to an end still, and nobody hears of it.

@@ -8,9 +8,16 @@ use std::sync::{Arc, Weak};
 
 use haul_base::errno;
 
+use crate::disk::has_name;
+
 use super::{HEAD, HEAD_LEN, Head, Reader, Shared, lock, segment_name};
 
 impl Reader {
+    /// Whether what is appended to is where it was.
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.dir.is_there() && has_name(&lock(&self.0.tail).current.fd).is_ok()
+    }
+
     /// What is wrong, in words. Nothing is appended and nothing forgotten meanwhile.
     pub fn check(&self) -> Vec<String> {
         let (shared, mut faults) = (&self.0, Vec::new());

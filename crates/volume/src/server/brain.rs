@@ -10,7 +10,7 @@ mod ticketed;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -43,6 +43,8 @@ const LOG_LONG: u64 = 1 << 30;
 const PUSH_REST: Duration = Duration::from_secs(1);
 /// Visitors are told of what is so old at most.
 const TELL_EVERY: Duration = Duration::from_millis(500);
+/// So often it is looked whether the server's directory is there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Room for the next start is looked for as often, where it lacks.
 const RESERVE_EVERY: Duration = Duration::from_secs(5);
 
@@ -118,6 +120,13 @@ pub(super) struct Brain {
     told: Instant,
     /// When room for the next start was looked for last; `None`: it is there.
     reserved: Option<Instant>,
+    /// Other servers to which there is no connection, and since when.
+    parted: BTreeMap<ServerNo, Instant>,
+    /// When it was looked last whether the directory is there, and whether that is under way.
+    looked: Instant,
+    looks: bool,
+    /// Set when it ends by itself.
+    pub(super) ended: Arc<AtomicBool>,
     /// The first record of what is being read from the log, and how often.
     reading: BTreeMap<Seq, u32>,
     forget: Option<Seq>,
@@ -138,6 +147,8 @@ impl Brain {
         disk: Disk,
         (notice, visits): (Arc<dyn Fn(&str) + Send + Sync>, Visits),
     ) -> Brain {
+        let others = (0..striping.servers).map(ServerNo).filter(|other| *other != me);
+        let parted = others.map(|other| (other, started)).collect();
         Brain {
             me,
             striping,
@@ -160,6 +171,10 @@ impl Brain {
             visits,
             told: Instant::now(),
             reserved: Some(Instant::now()),
+            parted,
+            looked: Instant::now(),
+            looks: false,
+            ended: Arc::default(),
             reading: BTreeMap::new(),
             forget: None,
             pushed_last: Instant::now(),
@@ -181,6 +196,16 @@ impl Brain {
             self.act();
             match events.recv_timeout(self.pause()) {
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                // Nothing more is told to last.
+                Ok(Event::Looked(Some(gone))) => {
+                    let gone = gone.display();
+                    (self.notice)(&format!(
+                        "{gone} was removed, moved or replaced while it was served, or its log was: what lay there is not \
+                         there any more, and this server ends; bring it back"
+                    ));
+                    self.ended.store(true, Ordering::Release);
+                    break;
+                }
                 Ok(event) => self.hear(event),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -220,6 +245,10 @@ impl Brain {
         if self.reserved.is_some_and(|last| now.duration_since(last) >= RESERVE_EVERY) {
             self.reserved = Some(now);
             self.disk.does(Job::Reserve);
+        }
+        if !self.looks && now.duration_since(self.looked) >= LOOK_EVERY {
+            (self.looks, self.looked) = (true, now);
+            self.disk.does(Job::Look);
         }
         if now.duration_since(self.told) >= TELL_EVERY {
             self.tell(now);
@@ -266,6 +295,7 @@ impl Brain {
                     None => "there is room again, and what comes is gathered".into(),
                 });
             }
+            Event::Looked(_) => self.looks = false,
             Event::Reserved(is_there) => self.reserved = (!is_there).then(Instant::now),
             Event::LogSynced(result, took) => {
                 self.took = took;
@@ -644,6 +674,7 @@ impl Brain {
             Line::Up(_, mouth) => self.tasks.up(server, mouth),
             Line::Said(Message::StorageJoined(life), _) => {
                 self.care.is_there(Instant::now(), server);
+                self.parted.remove(&server);
                 let begins = self.tasks.joined(server, life);
                 self.begin(begins);
             }
@@ -652,6 +683,7 @@ impl Brain {
             }
             Line::Said(..) => {}
             Line::Down(why) => {
+                self.parted.entry(server).or_insert_with(Instant::now);
                 let lost = self.tasks.down(server);
                 if !lost.is_empty() {
                     (self.notice)(&format!("server {} of the volume is lost: {why}", server.0));

@@ -4,7 +4,8 @@
 //! gatherer knows at this moment. Invariants: nothing is changed, and nobody who writes is held up but for
 //! what reading costs; answers are bounded.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use crossbeam_channel::{Sender, bounded};
@@ -12,6 +13,7 @@ use haul_base::errno;
 use haul_core::volume::check::{ALL_RANGES_MAX, Ask, FILES_MAX, Found, Gathered, Has, RANGES_MAX, WORDS_MAX};
 use haul_core::volume::client::Striping;
 use haul_core::volume::gather::{Facts, Part};
+use haul_core::volume::layout::Placing;
 use haul_core::volume::{FileNo, ServerNo};
 use rustix::io::Errno;
 
@@ -44,6 +46,7 @@ impl Checks {
             Ask::Shelf { after } => self.page(after),
             Ask::Log { after } => self.in_log(after),
             Ask::Files(files) => self.files(&files),
+            Ask::Numbers { last, skipped } => self.numbers(last, &skipped),
         };
         found.unwrap_or(Found::Failed(Errno::SHUTDOWN.raw_os_error()))
     }
@@ -70,6 +73,22 @@ impl Checks {
             }
             Err(errno) => Found::Failed(errno.raw_os_error()),
         })
+    }
+
+    /// What there is under numbers that the catalog never gave.
+    fn numbers(&self, last: u64, skipped: &[Range<u64>]) -> Result<Found, Over> {
+        let (reply, answer) = bounded(1);
+        self.events.send(Event::GatheredBehind(FileNo(0), usize::MAX, reply)).map_err(|_| Over)?;
+        // First what is in the log: what is brought meanwhile is on the disk then.
+        let mut all: BTreeSet<FileNo> = answer.recv().map_err(|_| Over)?.into_iter().collect();
+        match self.shelf()?.numbers() {
+            Ok(numbers) => all.extend(numbers),
+            Err(errno) => return Ok(Found::Failed(errno.raw_os_error())),
+        }
+        let is_unknown = |serial: &u64| *serial > last || skipped.iter().any(|range| range.contains(serial));
+        let serials = || all.iter().map(|file| Placing::serial(*file));
+        let files = serials().filter(is_unknown).count() as u64;
+        Ok(Found::Numbers { highest: serials().max().unwrap_or(0), files })
     }
 
     fn facts(&self, files: Vec<FileNo>) -> Result<Vec<Facts>, Over> {

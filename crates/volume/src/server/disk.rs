@@ -6,6 +6,7 @@
 //! place; where there is none for that either, the log waits until there is.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -35,6 +36,8 @@ pub(super) enum Job {
     Parts(Asker, Vec<Part>, u64),
     /// The parts of a push, those that touch put together.
     Push(PushNo, Vec<Part>),
+    /// Look whether the server's directory is there.
+    Look,
     /// Keep room for the next start, as far as there is any.
     Reserve,
     /// Have the next life know of this term of tickets.
@@ -165,6 +168,11 @@ fn carry_out(
                 push,
                 read.map(|()| pieces.into_iter().map(|(at, b)| (at, Arc::new(b))).collect()),
             )
+        }
+        Job::Look => {
+            let root = || shelf.path().to_owned();
+            let gone = shelf.vanished().map(Path::to_owned).or_else(|| (!log.is_there()).then(root));
+            Event::Looked(gone.filter(|_| !haul_mutant::removed("volume-servers-see-that-they-are-gone")))
         }
         // What else is wrong with it whoever writes will hear.
         Job::Reserve => Event::Reserved(reserve.fill().unwrap_or(true)),

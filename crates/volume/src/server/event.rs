@@ -1,5 +1,6 @@
 //! What happens to a server, as the thread that decides hears it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -52,6 +53,8 @@ pub(super) enum Event {
     LogSynced(Result<(), i32>, Duration),
     /// The next life knows of that term, or there was no room for it.
     TermKept,
+    /// What of the server's directory was removed, moved or replaced, if something was.
+    Looked(Option<PathBuf>),
     /// Whether there is all the room that is kept for the next start.
     Reserved(bool),
     PartsRead(Asker, Vec<Part>, u64, Result<Bytes, i32>),

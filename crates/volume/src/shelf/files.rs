@@ -95,6 +95,10 @@ impl Files {
         })
     }
 
+    pub(super) fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
     fn dir_of(&self, file: FileNo) -> Result<Dir> {
         self.dir.sub(format!("{:02x}", place_of(file)))
     }
@@ -351,6 +355,17 @@ impl Files {
             }
         }
         Ok(page)
+    }
+
+    /// All that lies here, in no order; names that are none of ours are left out.
+    pub(super) fn numbers(&self) -> Result<Vec<FileNo>> {
+        let mut all = Vec::new();
+        for place in 0..DIRS {
+            let names = self.dir.sub(format!("{place:02x}"))?.names()?;
+            let number = |name: &std::ffi::OsString| u64::from_str_radix(name.to_str()?, 16).ok().map(FileNo);
+            all.extend(names.iter().filter_map(number).filter(|file| place_of(*file) == place));
+        }
+        Ok(all)
     }
 
     #[cfg(test)]

@@ -402,3 +402,20 @@ fn names_and_lengths_are_synced() {
     shelf.write(FileNo(2), 0, b"a").expect("written");
     shelf.sync(FileNo(2)).expect("synced");
 }
+
+/// Goal: what was removed by its name, and written and synced since, is not told to last.
+#[test]
+fn what_has_no_name_does_not_last() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let root = dir.path().join("s");
+    let shelf = open(&root, &of(0, 1));
+    let file = FileNo(0);
+    shelf.write(file, 0, b"bytes").expect("written");
+    shelf.sync(file).expect("synced");
+    std::fs::remove_file(root.join(format!("files/00/{:016x}", file.0))).expect("removed");
+    shelf.write(file, 0, b"more").expect("written");
+    assert_eq!(shelf.sync(file), Err(Errno::STALE.raw_os_error()));
+    assert_eq!(shelf.vanished(), None);
+    std::fs::rename(&root, dir.path().join("away")).expect("moved");
+    assert!(shelf.vanished().is_some());
+}

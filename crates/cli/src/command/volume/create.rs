@@ -56,11 +56,15 @@ pub(super) fn run(args: &Create) -> Result<i32, Trouble> {
 
     let mut talks = begin_all(&hosts, &mut access, beside)?;
     settle_all(&access, &servers_key, guests, &mut talks)?;
+    // Until all are kept each of them undoes itself where nobody speaks to it any more.
+    access.may_be_gone = access.all().map(|(_, at)| at.to_string()).collect();
     if let Err(error) = access.write_new(&dir) {
         undo(talks.into_iter());
         return Err(error.into());
     }
     keep_all(&access, talks)?;
+    access.may_be_gone = Vec::new();
+    access.replace(&dir)?;
     let words = format!(
         "volume {}: {}, the catalog at {}, stripes of {}\n",
         access.name,
@@ -88,6 +92,15 @@ fn places(args: &Create) -> Result<Vec<Place>, Trouble> {
             |other: &Place| other.host == place.host && Path::new(&other.dir) == Path::new(&place.dir);
         if places[..number].iter().any(is_same) {
             return Err(Trouble(format!("the directory {} is named twice", shown(place)), USAGE));
+        }
+        // What one of them removes, or finds in its directory, would be the other's.
+        let lies_in = |one: &Place, other: &Place| {
+            one.host == other.host && Path::new(&one.dir).starts_with(Path::new(&other.dir))
+        };
+        if let Some(other) = places[..number].iter().find(|one| lies_in(one, place) || lies_in(place, one)) {
+            let why =
+                format!("of the directories {} and {} one lies in the other", shown(other), shown(place));
+            return Err(Trouble(why, USAGE));
         }
     }
     match places.len() {

@@ -15,8 +15,12 @@ use crate::escape;
 use crate::progress::{count, plural};
 use crate::report::json::PathFields;
 
-/// The catalog reads all that it has, and a server all of its log.
+/// The catalog, or a server, is met within this.
+const MET: Duration = Duration::from_secs(10);
+/// The catalog reads all that it has, and a server much of its log, for one answer.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// A server removes what nobody has within this.
+const REMOVED: Duration = Duration::from_secs(60);
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -51,9 +55,10 @@ struct Summary<'a> {
 pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
     let (_, access) = access_to_change(&args.name)?;
     let (keys, servers) = (keys(&access)?, access.addresses()?);
-    let catalog = Catalog::connect(keys.clone(), access.catalog.address()?, PATIENCE).map_err(|failure| {
+    let mut catalog = Catalog::connect(keys.clone(), access.catalog.address()?, MET).map_err(|failure| {
         Trouble(format!("the catalog of {}: {}", args.name, escape::text(&failure.words)), FAILED)
     })?;
+    catalog.be_patient(PATIENCE);
     let client = match args.repair {
         false => None,
         true => {
@@ -63,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
                 servers: servers.clone(),
                 stripe_size: access.stripe.into(),
                 write_threshold: None,
-                patience: PATIENCE,
+                patience: REMOVED,
             };
             Some(
                 Client::start_for(config, &catalog)
@@ -76,6 +81,7 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
         keys: &keys,
         servers: &servers,
         stripe_size: access.stripe.into(),
+        met: if haul_mutant::removed("fsck-meets-within-seconds") { PATIENCE } else { MET },
         patience: PATIENCE,
         repair: client.as_ref(),
     };

@@ -16,6 +16,7 @@ use haul_volume::boot::{Begin, Say, Told};
 use haul_volume::dial::Keys;
 use haul_volume::drain::Homeless;
 
+use super::show::unknown;
 use super::talk::{Hosts, Talk};
 use super::{
     Absent, FAILED, Kind, Trouble, USAGE, access_to_change, called, each, keys, known, meet, names, note,
@@ -27,6 +28,8 @@ use crate::progress::plural;
 
 /// How often it is looked whether a server has ended.
 const LOOK: Duration = Duration::from_millis(50);
+/// Who does not answer is asked to end so often, within 5 s each time.
+const SILENT_MAX: u32 = 2;
 /// Names of files that are told before a volume goes.
 const NAMED_MAX: usize = 10;
 
@@ -110,9 +113,35 @@ fn end_all(hosts: &Hosts, keys: &Keys, all: &[One<'_>], taken: bool) -> Vec<Resu
         Err(Absent { kind: Kind::Gone, .. }) => Ok(false),
         Err(Absent { kind: Kind::Stranger, .. }) if taken => Ok(false),
         Err(Absent { kind: Kind::Stranger | Kind::Away, why }) => Err(why),
+        Err(Absent { kind: Kind::Unknown, why }) => match end_who_is_silent(hosts, keys, *server, at) {
+            Some(ended) => ended,
+            // Whose it is shows where its directory lies: it is not removed while somebody serves it.
+            None if taken => Ok(false),
+            None => Err(why),
+        },
         // Whoever was asked may have ended before his answer was heard.
-        _ => wait_for_end(hosts, keys, *server, at),
+        Ok(_) => wait_for_end(hosts, keys, *server, at),
     })
+}
+
+/// Who was met and did not answer is asked some times more; `None`: he never does.
+fn end_who_is_silent(
+    hosts: &Hosts,
+    keys: &Keys,
+    server: Option<ServerNo>,
+    at: &ServerAt,
+) -> Option<Result<bool, String>> {
+    for _ in 0..SILENT_MAX {
+        thread::sleep(LOOK);
+        match meet(keys, server, at, true) {
+            Ok(_) => return Some(wait_for_end(hosts, keys, server, at)),
+            Err(Absent { kind: Kind::Gone | Kind::Stranger, .. }) => return Some(Ok(true)),
+            Err(Absent { kind: Kind::Away, why }) => return Some(Err(why)),
+            Err(Absent { kind: Kind::Unknown, .. }) if hosts.limit.is_ended() => break,
+            Err(Absent { kind: Kind::Unknown, .. }) => {}
+        }
+    }
+    None
 }
 
 fn wait_for_end(hosts: &Hosts, keys: &Keys, server: Option<ServerNo>, at: &ServerAt) -> Result<bool, String> {
@@ -134,9 +163,9 @@ fn wait_for_end(hosts: &Hosts, keys: &Keys, server: Option<ServerNo>, at: &Serve
 }
 
 pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
-    let (dir, access) = access_to_change(&args.name)?;
+    let (dir, mut access) = access_to_change(&args.name)?;
     let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
-    let homes = if args.yes { String::new() } else { may_go(&access)? };
+    let homes = if args.yes { String::new() } else { may_go(&access, &keys)? };
     let all: Vec<One<'_>> = access.all().collect();
     // One that runs all the same has its directory, and is found there.
     let ended = end_all(&hosts, &keys, &all, true);
@@ -149,6 +178,13 @@ pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
     removed.extend(each(servers, |(server, at)| clear(&hosts, &access, *server, at)));
     let order: Vec<One<'_>> = [*catalog].into_iter().chain(servers.iter().copied()).collect();
     if tell_failures(&order, removed.iter().map(|one| one.as_ref().err()), "was not removed") > 0 {
+        // They are not looked for when this goes on.
+        let gone = order.iter().zip(&removed).filter(|(_, removed)| removed.is_ok());
+        let gone: Vec<String> = gone.map(|((_, at), _)| at.to_string()).collect();
+        access.may_be_gone.extend(gone);
+        access.may_be_gone.sort();
+        access.may_be_gone.dedup();
+        access.replace(&dir)?;
         return Err(Trouble(kept(&access, &dir), FAILED));
     }
     for ((_, at), left) in order.iter().zip(removed.iter().flatten()) {
@@ -165,15 +201,19 @@ fn kept(access: &Access, dir: &Path) -> String {
     let file =
         Access::path(dir, &access.name).map_or_else(|_| String::new(), |path| path.display().to_string());
     format!(
-        "the volume {} is not all gone: the same command goes on; where a host never comes back, give it up by \
-         removing {file}",
+        "the volume {} is not all gone: the same command goes on; where a host, or a directory, never comes back, \
+         give it up by removing {file}",
         access.name
     )
 }
 
 /// Nobody loses a file that he did not mean to: says where those are that have a home.
-fn may_go(access: &Access) -> Result<String, Trouble> {
+fn may_go(access: &Access, keys: &Keys) -> Result<String, Trouble> {
     let yes = "--yes destroys it all the same";
+    // Where the catalog is not there whoever asks it next says so.
+    if let Ok(Some(words)) = unknown(access, keys) {
+        return Err(Trouble(format!("volume {}: {words}; {yes}", access.name), FAILED));
+    }
     let Homeless { some, count, at_home, places, is_all, .. } = match names::homeless(access, NAMED_MAX) {
         Ok(found) => found,
         Err(Trouble(why, _)) => {
@@ -216,6 +256,12 @@ fn clear(
     let begin = Begin { volume: access.volume, role: role(server), dir: at.dir.clone(), listen: Vec::new() };
     match talk.ask(at, &Say::Remove(begin))? {
         Told::Removed { left } => Ok(left),
+        Told::Absent if access.may_be_gone.contains(&at.to_string()) => Ok(Vec::new()),
+        Told::Absent => {
+            Err("there is nothing of the volume in that directory, or no such directory: it was moved, or \
+                             what is mounted there is not; bring it back"
+                .to_owned())
+        }
         _ => Err("haul there says something else than it should".into()),
     }
 }

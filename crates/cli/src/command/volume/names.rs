@@ -72,6 +72,9 @@ struct Line {
     homeless: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     at_home: Option<u64>,
+    /// What servers hold that the catalog does not know, of the whole volume, if there is such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown: Option<String>,
 }
 
 /// `NAME` or `vol://NAME`, and the names behind it.
@@ -207,6 +210,7 @@ fn line(name: &[u8], entry: &Entry, size: Option<u64>, striping: &Striping) -> L
         home: None,
         homeless: None,
         at_home: None,
+        unknown: None,
     }
 }
 
@@ -289,14 +293,24 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
             Some(all.map_err(|failure| of_path(text, &failure))?)
         }
     };
+    let unknown = match found.place {
+        Some(_) => None,
+        None => super::show::unknown(&volume.access, &keys(&volume.access)?)
+            .map_err(|absent| Trouble(format!("the catalog of {name}: {}", absent.why), FAILED))?,
+    };
     volume.leave();
     match json {
         true => {
             let home = home.map(|home| home.map(Into::into));
             let (homeless, at_home) =
                 (all.as_ref().map(|all| all.count), all.as_ref().map(|all| all.at_home));
-            let line =
-                Line { home, homeless, at_home, ..line(text.as_bytes(), &found.entry, size, &striping) };
+            let line = Line {
+                home,
+                homeless,
+                at_home,
+                unknown,
+                ..line(text.as_bytes(), &found.entry, size, &striping)
+            };
             print(&super::super::ctl::to_json(&line)?)
         }
         false => {
@@ -305,9 +319,15 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
                 Some(None) => "no home outside of the volume\n".into(),
                 Some(Some(place)) => format!("at home: {}\n", escape::text(&place)),
             };
+            let unknown = unknown.map_or_else(String::new, |words| words + "\n");
             let placed = placed(&found.entry, &striping);
             let placed = placed.map(|(how, first)| format!("{how}, from server {first} on\n"));
-            print(&(human(text.as_bytes(), &found.entry, size) + &placed.unwrap_or_default() + &home))
+            print(
+                &(human(text.as_bytes(), &found.entry, size)
+                    + &placed.unwrap_or_default()
+                    + &home
+                    + &unknown),
+            )
         }
     }
     .map(|()| 0)

@@ -4,17 +4,24 @@
 //! not take, where, why and since when.
 
 use std::fmt::Write as _;
+use std::thread;
 use std::time::Duration;
 
 use haul_core::volume::ServerNo;
 use haul_core::volume::cost::straight;
 use haul_core::volume::wire::{Heard, Ill, Illness};
 use haul_volume::access::{Access, ServerAt};
+use haul_volume::dial::Keys;
 use haul_volume::visit::Met;
 use serde::Serialize;
 
 use super::{Absent, FAILED, Trouble, access, called, each, keys, known, meet, print};
 use crate::progress::{bytes, plural};
+
+/// A server that was started is reached by the others, and by the catalog, within this.
+const REACHED_WITHIN: Duration = Duration::from_secs(10);
+/// How often it is looked whether a catalog has asked them.
+const ASKS: Duration = Duration::from_millis(50);
 
 #[derive(Serialize)]
 struct Volume {
@@ -123,9 +130,11 @@ struct Server {
 struct Refused {
     /// `gathered`: bytes that wait at this server for another one, or for itself; `log`: what it would
     /// gather;
-    /// `catalog`: what the catalog would write; `stripes`: something of a file that lies there.
+    /// `catalog`: what the catalog would write; `stripes`: something of a file that lies there; `unknown`:
+    /// files of a server that the catalog does not know; `unasked`: whether there are such is not known;
+    /// `parted`: that server is not reached from this one.
     what: &'static str,
-    /// The server that does not take what was gathered, and where it is.
+    /// The server that it is about, and where that is.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<u16>,
     /// The directory on the disk.
@@ -158,6 +167,25 @@ impl Refused {
             Illness::Log => own,
             Illness::Catalog => Refused { what: "catalog", ..own },
             Illness::Stripes => Refused { what: "stripes", ..own },
+            Illness::Unknown { server, files } => Refused {
+                what: "unknown",
+                by: Some(server.0),
+                dir: servers.get(usize::from(server.0)).map_or_else(String::new, ToString::to_string),
+                files: Some(files),
+                ..own
+            },
+            Illness::Parted { server } => Refused {
+                what: "parted",
+                by: Some(server.0),
+                dir: servers.get(usize::from(server.0)).map_or_else(String::new, ToString::to_string),
+                ..own
+            },
+            Illness::Unasked { server } => Refused {
+                what: "unasked",
+                by: Some(server.0),
+                dir: servers.get(usize::from(server.0)).map_or_else(String::new, ToString::to_string),
+                ..own
+            },
             Illness::Waits { server, files, bytes } => Refused {
                 what: "gathered",
                 by: Some(server.0),
@@ -179,6 +207,26 @@ impl Refused {
             }
         };
         let what = match (self.what, self.by) {
+            ("unknown", Some(by)) => {
+                return format!(
+                    "server {by}, {dir}, holds {} that the catalog does not know, for it is older than the server: bring \
+                     the newer catalog back if there is one; `haul volume fsck` names them",
+                    plural(self.files.unwrap_or_default(), "file", "files"),
+                );
+            }
+            ("unasked", Some(by)) => {
+                return format!(
+                    "server {by}, {dir}, has not said which files it has since the catalog began, {since} ago: nothing new \
+                     is made before it has"
+                );
+            }
+            ("parted", Some(by)) => {
+                return format!(
+                    "{} does not reach server {by}, {dir}, for {since}, though both answer here: what is gathered or \
+                     moved between them waits; look after the network between their hosts",
+                    called(server)
+                );
+            }
             ("gathered", Some(by)) => format!(
                 "{} of {} gathered at {} wait for server {by}, {dir}, which does not take them",
                 bytes(self.bytes.unwrap_or_default()),
@@ -282,7 +330,16 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
     let (_, access) = access(name)?;
     let keys = keys(&access)?;
     let all: Vec<_> = access.all().collect();
-    let met = each(&all, |(server, at)| meet(&keys, *server, at, false));
+    let mut met = each(&all, |(server, at)| meet_asked(&keys, *server, at));
+    // That nobody else reaches who is away, or was until now, says nothing more.
+    let is_there =
+        |met: &Result<Met, Absent>| met.as_ref().is_ok_and(|met| met.visited.since >= REACHED_WITHIN);
+    let there: Vec<bool> = met.iter().map(is_there).collect();
+    for met in met.iter_mut().flatten() {
+        let is_away = |server: ServerNo| !there.get(usize::from(server.0)).copied().unwrap_or(true);
+        let ills = &mut met.visited.ills;
+        ills.retain(|ill| !matches!(ill.what, Illness::Parted { server } if is_away(server)));
+    }
     let is_well = |met: &Result<Met, Absent>| met.as_ref().is_ok_and(|met| met.visited.ills.is_empty());
     let healthy = met.iter().all(is_well);
     let code = if healthy { 0 } else { FAILED };
@@ -329,6 +386,27 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
         writeln!(text, "new files lie {}, in stripes of {}", access.placement, bytes(access.stripe.into()));
     text += &costs(&all, &met);
     print(&text).map(|()| code)
+}
+
+/// The same as [`meet`]; a catalog that just began has asked all servers what they have, if they answer.
+fn meet_asked(keys: &Keys, server: Option<ServerNo>, at: &ServerAt) -> Result<Met, Absent> {
+    loop {
+        let met = meet(keys, server, at, false)?;
+        let asks = |ill: &Ill| matches!(ill.what, Illness::Unasked { .. }) && ill.since < REACHED_WITHIN;
+        if !met.visited.ills.iter().any(asks) {
+            return Ok(met);
+        }
+        thread::sleep(ASKS);
+    }
+}
+
+/// What servers hold that the catalog does not know, in words, as it says itself; or that it cannot say it.
+pub(super) fn unknown(access: &Access, keys: &Keys) -> Result<Option<String>, Absent> {
+    let met = meet_asked(keys, None, &access.catalog)?;
+    let is_such = |refused: &Refused| matches!(refused.what, "unknown" | "unasked");
+    let such = refused(&met, &access.catalog, &access.servers).into_iter().filter(is_such);
+    let words: Vec<String> = such.map(|refused| refused.in_words(None)).collect();
+    Ok((!words.is_empty()).then(|| words.join("; ")))
 }
 
 fn refused(met: &Met, at: &ServerAt, servers: &[ServerAt]) -> Vec<Refused> {

@@ -13,6 +13,7 @@ use super::{
     PLACE_LEN_MAX, PLACEMENT_LEN_MAX, Place, Request, RequestNo, SERVERS_MAX, ServerNo, Session, Setting,
 };
 use crate::entry::{LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
+use crate::volume::wire::check::{read_skips, write_skips};
 use crate::wire::codec::{Reader, Writer};
 use crate::wire::volume_kind as kind;
 use crate::wire::{CONTROL_LEN_MAX, WireError, object_size_is_legal};
@@ -279,12 +280,13 @@ fn write_answer(w: &mut Writer<'_>, answer: &Answer) {
                 });
             }
         }
-        Answer::Checked(Checked { faults, last, named, nameless, open, open_of_gone }) => {
+        Answer::Checked(Checked { faults, last, skipped, named, nameless, open, open_of_gone }) => {
             w.u8(8);
             w.count("faults", faults.len(), FAULTS_MAX);
             for fault in faults {
                 w.bytes("fault", cut(fault).as_bytes(), FAULT_LEN_MAX);
             }
+            write_skips(w, skipped);
             [last, named, nameless, open, open_of_gone].into_iter().for_each(|number| w.u64(*number));
         }
         Answer::Placed(placing) => {
@@ -616,11 +618,13 @@ fn read_answer(r: &mut Reader<'_>) -> Result<Answer, WireError> {
         })?),
         8 => {
             let faults = r.list("faults", FAULTS_MAX, 2, |r| read_text(r, "fault", FAULT_LEN_MAX))?;
+            let skipped = read_skips(r)?;
             let (last, named) = (r.u64("last number")?, r.u64("entries")?);
             let (nameless, open) = (r.u64("files without a name")?, r.u64("open files")?);
             Answer::Checked(Checked {
                 faults,
                 last,
+                skipped,
                 named,
                 nameless,
                 open,

@@ -3,9 +3,12 @@
 //! Invariants: as in [`volume::wire`](super); ranges rise and do not touch, so that whoever adds them up is
 //! right; what says that there is more says at least one, so that nobody asks for ever.
 
+use std::ops::Range;
+
 use super::{
     FILE_LEN_MAX, FileNo, Reader, ServerNo, VolumeId, WireError, Writer, bad, read_version, write_version,
 };
+use crate::volume::catalog::SKIPS_MAX;
 use crate::volume::check::{
     ALL_RANGES_MAX, Ask, Check, FILES_MAX, Found, Gathered, Has, RANGES_MAX, WORDS_LEN_MAX, WORDS_MAX,
 };
@@ -71,7 +74,28 @@ pub(super) fn write_check(w: &mut Writer<'_>, Check { volume, to, ask }: &Check)
             w.u8(3);
             write_files(w, files);
         }
+        Ask::Numbers { last, skipped } => {
+            w.u8(4);
+            w.u64(*last);
+            write_skips(w, skipped);
+        }
     }
+}
+
+/// Numbers that a catalog never gave, in ascending order.
+pub(in crate::volume) fn write_skips(w: &mut Writer<'_>, skipped: &[Range<u64>]) {
+    w.count("ranges", skipped.len(), SKIPS_MAX);
+    for range in skipped {
+        w.u64(range.start);
+        w.u64(range.end);
+    }
+}
+
+pub(in crate::volume) fn read_skips(r: &mut Reader<'_>) -> Result<Vec<Range<u64>>, WireError> {
+    r.list("ranges", SKIPS_MAX, 16, |r| {
+        let (start, end) = (r.u64("start of a range")?, r.u64("end of a range")?);
+        if start >= end { Err(bad("start of a range", start)) } else { Ok(start..end) }
+    })
 }
 
 pub(super) fn read_check(r: &mut Reader<'_>) -> Result<Check, WireError> {
@@ -84,6 +108,7 @@ pub(super) fn read_check(r: &mut Reader<'_>) -> Result<Check, WireError> {
         },
         2 => Ask::Log { after: FileNo(r.u64("file")?) },
         3 => Ask::Files(read_files(r)?),
+        4 => Ask::Numbers { last: r.u64("last number")?, skipped: read_skips(r)? },
         other => return Err(bad("what is asked of a server", other.into())),
     };
     Ok(Check { volume, to, ask })
@@ -136,6 +161,11 @@ pub(super) fn write_found(w: &mut Writer<'_>, found: &Found) {
             w.u8(4);
             w.i32(*errno);
         }
+        Found::Numbers { highest, files } => {
+            w.u8(5);
+            w.u64(*highest);
+            w.u64(*files);
+        }
     }
 }
 
@@ -168,6 +198,7 @@ pub(super) fn read_found(r: &mut Reader<'_>) -> Result<Found, WireError> {
             })?)
         }
         4 => Found::Failed(r.i32("errno")?),
+        5 => Found::Numbers { highest: r.u64("highest number")?, files: r.u64("files")? },
         other => return Err(bad("what a server has", other.into())),
     })
 }

@@ -100,6 +100,8 @@ fn all() -> Vec<Message> {
         check(Ask::Shelf { after: Some(file) }),
         check(Ask::Log { after: FileNo(0) }),
         check(Ask::Files(vec![file, FileNo(1)])),
+        check(Ask::Numbers { last: 7, skipped: vec![1..3, 5..6] }),
+        Message::Found(Found::Numbers { highest: 9, files: 2 }),
         Message::Found(Found::Itself { faults: vec!["no".into()] }),
         Message::Found(Found::Shelf { files: vec![(file, 9)], odd: vec!["x".into()], more: true }),
         Message::Found(Found::Log { files: vec![file], faults: vec![], more: false }),
@@ -134,7 +136,10 @@ fn has(ranges: Vec<Range<u64>>) -> Has {
 fn ills() -> Vec<Ill> {
     let waits = Illness::Waits { server: ServerNo(3), files: 2, bytes: 1 << 40 };
     let ill = |what| Ill { what, errno: 28, since: Duration::from_secs(4) };
-    [waits, Illness::Log, Illness::Catalog, Illness::Stripes].map(ill).into()
+    let (unknown, unasked) =
+        (Illness::Unknown { server: ServerNo(1), files: 3 }, Illness::Unasked { server: ServerNo(2) });
+    let parted = Illness::Parted { server: ServerNo(2) };
+    [waits, Illness::Log, Illness::Catalog, Illness::Stripes, unknown, unasked, parted].map(ill).into()
 }
 
 /// Goal: each message survives its bytes, and no shorter or longer bytes are it.

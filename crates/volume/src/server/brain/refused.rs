@@ -1,12 +1,15 @@
 //! What the thread that decides does about disks that refuse something: [`Care`](super::Care) knows which.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haul_core::volume::wire::{Ill, Illness};
 use haul_core::volume::{FileNo, ServerNo};
 use rustix::io::Errno;
 
 use super::{Brain, Push, in_words};
+
+/// Who has no connection to another server for so long says so: one that was started is reached before.
+const PARTED_FOR: Duration = Duration::from_secs(5);
 
 impl Brain {
     /// A push goes to its server, unless that refuses it.
@@ -44,7 +47,14 @@ impl Brain {
             true => Vec::new(),
             false => self.ills(now),
         };
-        self.visits.tell(own.chain(waits).collect());
+        let errno = Errno::HOSTUNREACH.raw_os_error();
+        let ill =
+            |(server, at): (&ServerNo, &Instant)| {
+                (since(*at) >= PARTED_FOR && !haul_mutant::removed("volume-parted-servers-say-so"))
+                    .then(|| Ill { what: Illness::Parted { server: *server }, errno, since: since(*at) })
+            };
+        let parted = self.parted.iter().filter_map(ill);
+        self.visits.tell(own.chain(waits).chain(parted).collect());
     }
 
     fn ills(&self, now: Instant) -> Vec<Ill> {
@@ -72,7 +82,7 @@ impl Brain {
     /// This server's own disk fails: its log takes nothing more, or something of a file.
     pub(super) fn note_failed(&mut self, errno: i32, of_log: bool) {
         // What it does not have, or what asks for what cannot be, is no fault of the disk.
-        let is_of_disk = [Errno::IO, Errno::ROFS, Errno::NODEV, Errno::NXIO, Errno::UCLEAN]
+        let is_of_disk = [Errno::IO, Errno::ROFS, Errno::NODEV, Errno::NXIO, Errno::UCLEAN, Errno::STALE]
             .contains(&Errno::from_raw_os_error(errno));
         let failed = if of_log { &mut self.log_failed } else { &mut self.disk_failed };
         if failed.is_some() || !(of_log || is_of_disk) {

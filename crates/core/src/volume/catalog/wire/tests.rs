@@ -112,6 +112,7 @@ fn answers() -> Vec<Answer> {
         Answer::Checked(Checked {
             faults: vec!["no".into(), "nor this".into()],
             last: 9,
+            skipped: vec![3..5, 7..9],
             named: 1,
             nameless: 2,
             open: 3,
