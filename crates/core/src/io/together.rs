@@ -5,8 +5,8 @@
 //! are synced by themselves; the others go together.
 //!
 //! - A sync of the file system costs about as much for a thousand small files as for a few: one commit of its
-//! journal, and what is dirty. It writes what is dirty of others, too, for which we would wait: so it is not
-//! tried while that is much, and left as soon as it costs more than syncs of the files do.
+//!   journal, and what is dirty. It writes what is dirty of others, too, for which we would wait: so it is
+//!   not tried while that is much, and left as soon as it costs more than syncs of the files do.
 //! - What the way costs that is not taken is looked at again from time to time, on a few files where those
 //!   are synced by themselves, and more and more rarely where all of them together were dearer.
 //! - A file system that told of an error is not synced as a whole again: what it tells is said once, and
