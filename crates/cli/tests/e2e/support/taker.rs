@@ -21,6 +21,8 @@ pub use into::Into;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Where nothing came for so long, nothing comes before an answer.
 const QUIET: Duration = Duration::from_millis(50);
+/// A session that says nothing for so many times of that has nothing to do.
+const QUIETS: u32 = 4;
 /// Fewer bytes of files are those of a session that it may end.
 const FEW: usize = 256 << 10;
 const DIALLED_WITHIN: Duration = Duration::from_secs(10);
@@ -588,6 +590,8 @@ struct Session {
     connections: usize,
     /// Bytes of files that came over it.
     took: usize,
+    /// The last file that came over it, by the name that it came under.
+    stored: Option<Vec<u8>>,
     from: Option<Vec<u8>>,
     /// What the next file stands there up to.
     rest: usize,
@@ -622,6 +626,7 @@ impl Session {
             into_at: None,
             connections: 0,
             took: 0,
+            stored: None,
             in_blocks: false,
             lanes: Vec::new(),
             holds_rest: false,
@@ -663,7 +668,7 @@ impl Session {
     }
 
     fn next_line(&mut self) -> Option<Vec<u8>> {
-        let mut line = Vec::new();
+        let (mut line, mut quiet) = (Vec::new(), 0);
         while !self.over.load(Ordering::Relaxed) {
             match self.control.read_until(b'\n', &mut line) {
                 Ok(_) if line.ends_with(b"\r\n") => {
@@ -673,7 +678,9 @@ impl Session {
                 Ok(_) => return None,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     self.let_go();
-                    if line.is_empty() && self.took < FEW && self.script.is_evicting() {
+                    quiet += 1;
+                    let is_idle = line.is_empty() && quiet >= QUIETS && !self.has_unnamed();
+                    if is_idle && self.took < FEW && self.script.is_evicting() {
                         return None;
                     }
                 }
@@ -681,6 +688,11 @@ impl Session {
             }
         }
         None
+    }
+
+    /// What came over it last has not its final name yet: whoever sends it has more to do.
+    fn has_unnamed(&self) -> bool {
+        self.stored.as_ref().is_some_and(|key| self.script.shelf().files.contains_key(key))
     }
 
     /// A line that is there, or comes soon.
@@ -865,6 +877,7 @@ impl Session {
             "RETR" if script.into.is_some() || script.forgets.is_some() => self.give(&path),
             "STOR" => {
                 self.connections += 1;
+                self.stored = Some(script.key(&path));
                 self.take(path, argument)
             }
             "DELE" => {
