@@ -499,7 +499,8 @@ fn servers_check_tickets() {
     line.shows(good);
     assert!(matches!(line.tries(read(file)), Ok(gather::Answer::Read { end: 100, .. })));
     let all = storage::Request::Read { file, offset: 0, len: 100 };
-    assert_eq!(line.tries_store(all), Ok(storage::Answer::Read(100)));
+    // Its bytes may be in the gatherer's log as yet: then none lies there.
+    assert!(matches!(line.tries_store(all), Ok(storage::Answer::Read(0 | 100))));
     let other = FileNo(file.0 + 1);
     assert_eq!(line.tries(read(other)), Err(None));
 
