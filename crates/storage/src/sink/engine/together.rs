@@ -16,6 +16,8 @@ use super::commit::Whole;
 use super::fan_out::{Place, whole};
 use super::{Sink, Task, guard};
 use crate::blocking_pool::{Doing, Turn};
+use crate::sink::cache::drop_pages;
+use crate::sink::files::descriptor;
 use crate::sink::lock;
 use crate::sink::whole_sync::WholeSync;
 
@@ -123,12 +125,15 @@ impl Sink {
         keep(places, synced, results)
     }
 
-    /// Those whose syncs did not fail before: nothing makes such a file's data right again.
+    /// Those whose syncs did not fail before: nothing makes such a file's data right again. Their pages leave
+    /// the cache.
     fn unless_failed(&self, files: Vec<Ready>, results: &mut [Result<(), Failure>]) -> Vec<Ready> {
         let places: Vec<usize> = files.iter().map(|Ready(at, _)| *at).collect();
         let ask = |ready: Ready| {
             let syncs = lock(&ready.1.open.path).syncs.clone();
-            syncs.run(|| Ok(())).map(|()| ready)
+            syncs.run(|| Ok(()))?;
+            drop_pages(descriptor(&ready.1.temp));
+            Ok(ready)
         };
         keep(places, files.into_iter().map(ask).collect(), results)
     }
