@@ -50,13 +50,15 @@ impl Sink {
             |i| *i,
             |sink, item, _| {
                 sink.may_commit(item)?;
-                sink.make_whole(published(item))
+                Ok(sink.make_whole(published(item)))
             },
         );
+        // Of a file that may not be committed all is said by then.
+        let begun: Vec<bool> = made.iter().map(Result::is_ok).collect();
         let mut results: Vec<Result<(), Failure>> = Vec::with_capacity(group.len());
         let (mut alone, mut together) = (Vec::new(), Vec::new());
         for (at, made) in made.into_iter().enumerate() {
-            results.push(made.map(|made| match whole_sync.covers(made.made) {
+            results.push(made.and_then(|made| made).map(|made| match whole_sync.covers(made.made) {
                 true => together.push(Ready(at, made)),
                 false => alone.push(Ready(at, made)),
             }));
@@ -64,9 +66,9 @@ impl Sink {
         let bytes = together.iter().map(|Ready(at, _)| published(&items[group[*at]]).file.size).sum();
         let rest = together.split_off(whole_sync.plan(together.len(), bytes));
         let tried = together.len();
-        let begun = Instant::now();
+        let since = Instant::now();
         let mut synced = self.sync_each(turn, items, group, together, &mut results);
-        whole_sync.each_took(tried, begun);
+        whole_sync.each_took(tried, since);
         synced.extend(self.sync_each(turn, items, group, alone, &mut results));
         let count = rest.len();
         let label = {
@@ -94,7 +96,7 @@ impl Sink {
         for (at, named) in places.into_iter().zip(named) {
             results[at] = named;
         }
-        for (i, result) in group.iter().zip(&results) {
+        for ((i, result), _) in group.iter().zip(&results).zip(begun).filter(|(_, begun)| *begun) {
             self.committed(&items[*i], result);
         }
         results
