@@ -78,7 +78,7 @@ fn a_fenced_run_publishes_nothing_old() {
     const FILES: usize = 600;
     let room = Room::new();
     let (data, sink) = (room.dir("data"), room.dir("sink"));
-    tree::plain(&data, 90, 0, 128 << 20);
+    tree::plain(&data, 90, 0, 320 << 20);
     let write = |version: &str| {
         for i in 0..FILES {
             fs::write(data.join(format!("f{i}")), format!("{version} of {i}")).expect("write");

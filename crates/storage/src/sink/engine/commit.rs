@@ -38,7 +38,6 @@ const SETGID: u32 = 0o2000;
 const OTHERS_LOOK: u32 = 0o005;
 
 /// A file that is all it is to be, but has not its name yet.
-#[derive(Clone)]
 pub(super) struct Whole {
     pub(super) open: Arc<OpenFile>,
     pub(super) temp: Arc<IoFile>,

@@ -21,8 +21,16 @@ use crate::sink::files::descriptor;
 use crate::sink::lock;
 use crate::sink::whole_sync::WholeSync;
 
-/// A file of the commit, by its place there.
+/// A file of the commit, by its place in the group.
 struct Ready(usize, Whole);
+
+/// Those items of a commit that go together, and the thread that commits them.
+#[derive(Clone, Copy)]
+struct Group<'a> {
+    turn: &'a Turn<Task>,
+    items: &'a Arc<Vec<CommitItem>>,
+    places: &'a [usize],
+}
 
 impl Sink {
     /// Whether these may be made durable together.
@@ -42,10 +50,10 @@ impl Sink {
         items: &Arc<Vec<CommitItem>>,
         group: &[usize],
     ) -> Vec<Result<(), Failure>> {
+        let all = Group { turn, items, places: group };
         let made = self.share(
-            turn,
+            all,
             ("metadata", FailureKind::Publish),
-            items,
             group.to_vec(),
             |i| *i,
             |sink, item, _| {
@@ -67,9 +75,9 @@ impl Sink {
         let rest = together.split_off(whole_sync.plan(together.len(), bytes));
         let tried = together.len();
         let since = Instant::now();
-        let mut synced = self.sync_each(turn, items, group, together, &mut results);
+        self.finish_each(all, together, &mut results);
         whole_sync.each_took(tried, since);
-        synced.extend(self.sync_each(turn, items, group, alone, &mut results));
+        self.finish_each(all, alone, &mut results);
         let count = rest.len();
         let label = {
             let (sink, items, first) = (self.clone(), items.clone(), group[0]);
@@ -80,21 +88,14 @@ impl Sink {
         let is_synced = count > 0 && whole_sync.sync(count);
         drop(track);
         match is_synced {
-            true => synced.extend(self.unless_failed(rest, &mut results)),
-            false => synced.extend(self.sync_each(turn, items, group, rest, &mut results)),
-        }
-        let places: Vec<usize> = synced.iter().map(|Ready(at, _)| *at).collect();
-        let group_of = group.to_vec();
-        let named = self.share(
-            turn,
-            ("publish", FailureKind::Publish),
-            items,
-            synced,
-            move |Ready(at, _)| group_of[*at],
-            |sink, item, Ready(_, made)| sink.give_whole(published(item), made),
-        );
-        for (at, named) in places.into_iter().zip(named) {
-            results[at] = named;
+            true => {
+                let name = |sink: &Sink, item: &CommitItem, made: &Whole| {
+                    sink.unless_failed(made)?;
+                    sink.give_whole(published(item), made)
+                };
+                self.finish(all, ("publish", FailureKind::Publish), rest, &mut results, name);
+            }
+            false => self.finish_each(all, rest, &mut results),
         }
         for ((i, result), _) in group.iter().zip(&results).zip(begun).filter(|(_, begun)| *begun) {
             self.committed(&items[*i], result);
@@ -102,50 +103,50 @@ impl Sink {
         results
     }
 
-    /// Syncs each by itself; those that are on media then.
-    fn sync_each(
-        self: &Arc<Self>,
-        turn: &Turn<Task>,
-        items: &Arc<Vec<CommitItem>>,
-        group: &[usize],
-        files: Vec<Ready>,
-        results: &mut [Result<(), Failure>],
-    ) -> Vec<Ready> {
-        let places: Vec<usize> = files.iter().map(|Ready(at, _)| *at).collect();
-        let group = group.to_vec();
-        let synced = self.share(
-            turn,
-            ("sync", FailureKind::Sync),
-            items,
-            files,
-            move |Ready(at, _)| group[*at],
-            |sink, item, Ready(at, made)| {
-                sink.sync_whole(published(item), made)?;
-                Ok(Ready(*at, made.clone()))
-            },
-        );
-        keep(places, synced, results)
+    /// Syncs each by itself, and gives it its name at once: none waits for the others.
+    fn finish_each(self: &Arc<Self>, of: Group<'_>, files: Vec<Ready>, results: &mut [Result<(), Failure>]) {
+        let stage = ("sync", FailureKind::Sync);
+        self.finish(of, stage, files, results, |sink, item, made| {
+            sink.sync_whole(published(item), made)?;
+            sink.give_whole(published(item), made)
+        });
     }
 
-    /// Those whose syncs did not fail before: nothing makes such a file's data right again. Their pages leave
-    /// the cache.
-    fn unless_failed(&self, files: Vec<Ready>, results: &mut [Result<(), Failure>]) -> Vec<Ready> {
+    /// Does the last `work` on each of the `files`, and says what became of it.
+    fn finish(
+        self: &Arc<Self>,
+        of: Group<'_>,
+        stage: (&'static str, FailureKind),
+        files: Vec<Ready>,
+        results: &mut [Result<(), Failure>],
+        work: impl Fn(&Sink, &CommitItem, &Whole) -> Result<(), Failure> + Send + Sync + 'static,
+    ) {
         let places: Vec<usize> = files.iter().map(|Ready(at, _)| *at).collect();
-        let ask = |ready: Ready| {
-            let syncs = lock(&ready.1.open.path).syncs.clone();
-            syncs.run(|| Ok(()))?;
-            drop_pages(descriptor(&ready.1.temp));
-            Ok(ready)
-        };
-        keep(places, files.into_iter().map(ask).collect(), results)
+        let group = of.places.to_vec();
+        let place = move |Ready(at, _): &Ready| group[*at];
+        let ended =
+            self.share(of, stage, files, place, move |sink, item, Ready(_, made)| work(sink, item, made));
+        for (at, result) in places.into_iter().zip(ended) {
+            results[at] = result;
+        }
+    }
+
+    /// Its pages leave the cache, behind a sync of the file system.
+    ///
+    /// # Errors
+    /// A sync of it failed before: nothing makes its data right again.
+    fn unless_failed(&self, made: &Whole) -> Result<(), Failure> {
+        let syncs = lock(&made.open.path).syncs.clone();
+        syncs.run(|| Ok(()))?;
+        drop_pages(descriptor(&made.temp));
+        Ok(())
     }
 
     /// Does `work` on each of the `files` with the threads that are idle; `of` says which item a file is.
     fn share<T: Send + Sync + 'static, R: Send + 'static>(
         self: &Arc<Self>,
-        turn: &Turn<Task>,
+        Group { turn, items, .. }: Group<'_>,
         (what, stage): (&'static str, FailureKind),
-        items: &Arc<Vec<CommitItem>>,
         files: Vec<T>,
         of: impl Fn(&T) -> usize + Send + Sync + Clone + 'static,
         work: impl Fn(&Sink, &CommitItem, &T) -> Result<R, Failure> + Send + Sync + 'static,
@@ -162,22 +163,6 @@ impl Sink {
         let file = &published(item).file;
         Place(file.parent, Some(file.name.clone()))
     }
-}
-
-/// Puts the failures among the results, and gives those that did not fail.
-fn keep(
-    places: Vec<usize>,
-    files: Vec<Result<Ready, Failure>>,
-    results: &mut [Result<(), Failure>],
-) -> Vec<Ready> {
-    let mut good = Vec::with_capacity(files.len());
-    for (at, file) in places.into_iter().zip(files) {
-        match file {
-            Ok(file) => good.push(file),
-            Err(failure) => results[at] = Err(failure),
-        }
-    }
-    good
 }
 
 /// Only such go together.
