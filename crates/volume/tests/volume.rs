@@ -280,12 +280,13 @@ fn versions_tell_of_changes() {
     assert_eq!((look(&small), last.end), (last, 2 * STRIPE), "looks change nothing");
     assert_eq!(other.read(file, 0, 2 * STRIPE).wait().expect("read").bytes[STRIPE as usize], 2);
     // The version of before tells nobody of the last change.
-    other.told(file, seen[0]).wait().expect("heard");
+    assert!(!other.told(file, seen[0]).wait().expect("heard"));
     assert!(look(&other).untold);
     volume.restart(7 % 3);
     let restarted = look(&other);
     assert!(restarted.untold && restarted.version.gatherer > last.version.gatherer, "{restarted:?}");
-    other.told(file, restarted.version).wait().expect("heard");
+    assert!(!other.told(file, last.version).wait().expect("heard"), "that was another life's");
+    assert!(other.told(file, restarted.version).wait().expect("heard"));
     let told = look(&other);
     assert_eq!((told.version, told.untold), (restarted.version, false));
     volume.restart(7 % 3);

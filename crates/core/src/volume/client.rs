@@ -64,8 +64,11 @@ pub enum Outcome<B> {
         end: u64,
         untold: bool,
     },
-    /// The gatherer heard what the catalog knows.
-    Told,
+    /// The gatherer heard what the catalog knows. False: the file is of another version by now, and it counts
+    /// for nothing.
+    Told {
+        counts: bool,
+    },
     /// Where the file ends, and what the gatherer said besides.
     Length {
         gathered: Vec<gather::Part>,

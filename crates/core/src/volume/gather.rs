@@ -73,6 +73,7 @@ struct Client {
 enum Appending {
     Bytes { client: ClientNo, number: RequestNo, file: FileNo, part: Part },
     Append { client: ClientNo, file: FileNo, part: Part },
+    Told { client: ClientNo, number: RequestNo },
     Other,
 }
 
@@ -456,8 +457,7 @@ impl<B> Gatherer<B> {
             Request::Remove { file } => self.begin_removal(client, number, file),
             Request::Look { file } => self.look(client, number, file),
             Request::Told { file, version } => {
-                self.is_told(file, version);
-                self.answer(client, number, Answer::Told);
+                self.is_told((client, number), file, version);
             }
         }
     }

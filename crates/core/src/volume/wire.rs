@@ -489,7 +489,10 @@ fn write_gathered(w: &mut Writer<'_>, answer: &gather::Answer) {
             w.u64(*end);
             w.bool(*untold);
         }
-        gather::Answer::Told => w.u8(11),
+        gather::Answer::Told { counts } => {
+            w.u8(11);
+            w.bool(*counts);
+        }
         gather::Answer::Refused(errno) => {
             w.u8(12);
             w.i32(*errno);
@@ -774,7 +777,7 @@ fn read_gathered(r: &mut Reader<'_>) -> Result<gather::Answer, WireError> {
             let (version, end) = (read_version(r)?, read_end(r)?);
             gather::Answer::Looked { version, end, untold: r.bool("whether the catalog knows")? }
         }
-        11 => gather::Answer::Told,
+        11 => gather::Answer::Told { counts: r.bool("whether it counts")? },
         12 => gather::Answer::Refused(r.i32("errno")?),
         20 => {
             let (end, known) = (read_end(r)?, r.bool("whether the version is known")?);

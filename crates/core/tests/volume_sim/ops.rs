@@ -285,7 +285,7 @@ impl World {
                     }
                 }
             }
-            (Op::Told, Outcome::Told | Outcome::Gone) => {}
+            (Op::Told, Outcome::Told { .. } | Outcome::Gone) => {}
             (Op::Probe(probe), outcome) => self.probed(no, probe, outcome),
             (what, outcome) => panic!("{what:?} came to {outcome:?}"),
         }

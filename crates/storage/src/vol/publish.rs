@@ -18,6 +18,7 @@ use haul_core::transfer::op::{AmendItem, Existing, LinkItem, Publish, Seen, Sink
 use haul_core::volume::catalog::{EntryNo, Known, Place as At, Setting};
 use haul_core::volume::{ContentVersion, FileNo};
 use haul_core::wire::{Failure, FailureKind};
+use haul_volume::client::{Look, VolumeError};
 use rustix::io::Errno;
 
 use super::files::{Common, OpenFile};
@@ -26,6 +27,9 @@ use super::look::{existing_at, link_change, mode_of};
 use super::noted;
 use super::path::lead;
 use crate::store::DIRECTORY;
+
+/// A gatherer is told that often, if it dies so often; then the next who looks tells the catalog again.
+const TOLD_MAX: usize = 5;
 
 impl Common {
     /// What an entry gets of its source.
@@ -78,11 +82,14 @@ impl Common {
         };
         let look = look.transpose();
         let look = look.map_err(|why| self.volume.broke(FailureKind::Publish, "look at", &path(), &why))?;
-        let len = look.map_or(0, |look| look.end);
-        if len != file.size {
-            let why = format!("the volume has {len} of {} bytes, and it was not published", file.size);
-            return Err(failed(FailureKind::Publish, 0, &why));
-        }
+        let is_whole = |look: Option<Look>| match look.map_or(0, |look| look.end) {
+            len if len == file.size => Ok(()),
+            len => {
+                let why = format!("the volume has {len} of {} bytes, and it was not published", file.size);
+                Err(failed(FailureKind::Publish, 0, &why))
+            }
+        };
+        is_whole(look)?;
         if let Some(expected) = publish.verify
             && self.digest_of(file, entry, expected.0)? != Some(expected.1)
             && !haul_mutant::removed("volume-read-back-decides")
@@ -100,18 +107,32 @@ impl Common {
             .set_attr(entry, set)
             .map_err(|why| self.volume.refused(FailureKind::Metadata, "set the mode of", &path(), &why))?;
         // It has the time of its source, which tells of all that was written.
-        let told = look.map(|look| self.volume.client.told(FileNo(entry.0), look.version));
+        let look = look.map(|look| self.make_told(entry, look)).transpose();
+        let look = look.map_err(|why| self.volume.broke(FailureKind::Publish, "look at", &path(), &why))?;
+        is_whole(look)?;
         let named = self.give_name(file, open.temp_name(), publish.found, publish.no_replace);
-        if let Some(told) = told {
-            // Who does not hear it has the catalog told once more, and the file is copied once more.
-            let _ = self.volume.wait_once(&told);
-        }
         if let (Ok(()), Some(before)) = (&named, state) {
             let version = look.map_or_else(ContentVersion::default, |look| look.version);
             let first = self.tree.first(file.parent, &file.name);
             self.noted.add(&self.volume, &first, (entry, before.state + noted::FILE), version);
         }
         named
+    }
+
+    /// Has the gatherer of a file know that the catalog does, as of that look; and the last look at it.
+    ///
+    /// A server that starts anew has another version of it, which nobody wrote: the name that it has so far is
+    /// ours alone. Had it its final one by then, nobody could tell, and it would be copied once more.
+    fn make_told(&self, entry: EntryNo, mut look: Look) -> Result<Look, VolumeError> {
+        let file = FileNo(entry.0);
+        for _ in 0..TOLD_MAX {
+            if !look.untold || self.volume.wait_once(&self.volume.client.told(file, look.version)) == Ok(true)
+            {
+                break;
+            }
+            look = self.volume.wait(|| self.volume.client.look(file))?;
+        }
+        Ok(look)
     }
 
     /// The digest of what the servers give back.

@@ -81,7 +81,7 @@ pub(super) enum Want {
     Told {
         file: FileNo,
         version: ContentVersion,
-        reply: Reply<()>,
+        reply: Reply<bool>,
     },
     Map {
         file: FileNo,
@@ -116,6 +116,7 @@ enum Answer {
     Done(Reply<()>),
     Read(Reply<Read>, Read, u64),
     Look(Reply<Look>, Look),
+    Told(Reply<bool>, bool),
     Map(Reply<Map>, Map),
     Piece(Tell, Option<Came>),
     /// With the bytes, until they stand there, and where that is.
@@ -264,6 +265,7 @@ impl Brain {
                     Some(Answer::Done(reply)) => _ = reply.send(Err(error)),
                     Some(Answer::Read(reply, ..)) => _ = reply.send(Err(error)),
                     Some(Answer::Look(reply, _)) => _ = reply.send(Err(error)),
+                    Some(Answer::Told(reply, _)) => _ = reply.send(Err(error)),
                     Some(Answer::Map(reply, _)) => _ = reply.send(Err(error)),
                     Some(Answer::Piece(tell, _)) => tell(Err(error)),
                     Some(Answer::Append(reply, ..)) => _ = reply.send(Err(error)),
@@ -390,7 +392,7 @@ impl Brain {
             Want::Told { file, version, reply } => {
                 let machine = self.machine_of(file);
                 let of = self.servers_of(machine, file, &[]);
-                let wanted = self.wants(1, Answer::Done(reply), of);
+                let wanted = self.wants(1, Answer::Told(reply, false), of);
                 let op = self.op(machine, wanted, (0, 0));
                 self.machines[machine].told(now, op, file, version);
             }
@@ -431,6 +433,7 @@ impl Brain {
         match (wanted.answer, wanted.failed) {
             (Some(Answer::Done(reply)), failed) => _ = reply.send(failed.map_or(Ok(()), Err)),
             (Some(Answer::Look(reply, look)), failed) => _ = reply.send(failed.map_or(Ok(look), Err)),
+            (Some(Answer::Told(reply, told)), failed) => _ = reply.send(failed.map_or(Ok(told), Err)),
             (Some(Answer::Map(reply, map)), failed) => _ = reply.send(failed.map_or(Ok(map), Err)),
             (Some(Answer::Piece(tell, came)), failed) => {
                 tell(failed.map_or_else(|| came.ok_or(VolumeError::Closed), Err));
@@ -685,7 +688,11 @@ impl Brain {
             served.push(Served { server, len, busy: work.busy, stayed: work.stayed, others, took, waited });
         }
         let failed = match outcome {
-            Outcome::Written | Outcome::Synced | Outcome::Truncated | Outcome::Removed | Outcome::Told => {
+            Outcome::Written | Outcome::Synced | Outcome::Truncated | Outcome::Removed => None,
+            Outcome::Told { counts } => {
+                if let Some(Wanted { answer: Some(Answer::Told(_, told)), .. }) = self.wanted.get_mut(&no) {
+                    *told = counts;
+                }
                 None
             }
             Outcome::Gone => Some(VolumeError::Gone),

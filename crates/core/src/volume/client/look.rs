@@ -29,7 +29,7 @@ impl<B: Clone> Client<B> {
     pub(super) fn looked(&mut self, op: OpNo, answer: gather::Answer) {
         let outcome = match answer {
             gather::Answer::Looked { version, end, untold } => Outcome::Looked { version, end, untold },
-            gather::Answer::Told => Outcome::Told,
+            gather::Answer::Told { counts } => Outcome::Told { counts },
             gather::Answer::Gone => Outcome::Gone,
             gather::Answer::Failed(errno) => Outcome::Failed(Where::Gatherer, errno),
             _ => Outcome::Failed(Where::Gatherer, NO_ANSWER),

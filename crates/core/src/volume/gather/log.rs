@@ -73,6 +73,11 @@ impl<B> Gatherer<B> {
         let appending = self.appending.remove(&seq).expect("a record is appended once");
         let (file, part) = match appending {
             Appending::Bytes { file, part, .. } | Appending::Append { file, part, .. } => (file, part),
+            Appending::Told { client, number } => {
+                let told = |()| Answer::Told { counts: true };
+                self.answer(client, number, result.map_or_else(Answer::Failed, told));
+                return self.begin_sync();
+            }
             Appending::Other => return self.begin_sync(),
         };
         let at = part.offset / self.settings.stripe_size;
@@ -96,7 +101,7 @@ impl<B> Gatherer<B> {
             (Appending::Append { client, .. }, Err(errno)) => {
                 self.end_append(client, file, Answer::Failed(errno));
             }
-            (Appending::Other, _) => unreachable!("it has no bytes"),
+            (Appending::Told { .. } | Appending::Other, _) => unreachable!("it has no bytes"),
         }
         self.go_on(file, at);
         self.begin_sync();

@@ -270,10 +270,14 @@ impl<B> Gatherer<B> {
         }
     }
 
-    /// The catalog knows what was written up to a version, if that is the file's still.
-    pub(super) fn is_told(&mut self, file: FileNo, version: ContentVersion) {
+    /// The catalog knows what was written up to a version, if that is the file's still. Who says so hears it when
+    /// the log does: the next life of a server that is killed then knows it.
+    pub(super) fn is_told(&mut self, who: (ClientNo, RequestNo), file: FileNo, version: ContentVersion) {
+        let (client, number) = who;
         let now = |changes| ContentVersion { gatherer: self.life, changes };
-        let Some(state) = self.files.get(&file) else { return };
+        let Some(state) = self.files.get(&file) else {
+            return self.answer(client, number, Answer::Told { counts: version == now(0) });
+        };
         let contents = &state.contents;
         let is_it = version == now(contents.changes)
             && contents.unsettled.is_none()
@@ -282,8 +286,73 @@ impl<B> Gatherer<B> {
             // What is on its way into the log is no version yet.
             && state.stripes.values().all(|stripe| stripe.appending == 0);
         if is_it && contents.untold.is_some() {
-            self.append(Record::Told { file }, Appending::Other);
+            let appending = match haul_mutant::removed("volume-told-stands-in-the-log") {
+                true => Appending::Other,
+                false => Appending::Told { client, number },
+            };
+            if matches!(appending, Appending::Other) {
+                self.answer(client, number, Answer::Told { counts: true });
+            }
+            self.append(Record::Told { file }, appending);
             self.file(file).contents.untold = None;
+        } else {
+            self.answer(client, number, Answer::Told { counts: is_it });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Request, Session, Settings};
+    use super::*;
+
+    const FILE: FileNo = FileNo(7);
+    const CLIENT: (ClientNo, Session) = (ClientNo(1), Session(1));
+
+    /// Does all that the gatherer asks for, and keeps the records; `appends`: they come into the log.
+    fn go(gatherer: &mut Gatherer<()>, log: &mut Vec<(Seq, Record<()>)>, appends: bool) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        while let Some(action) = gatherer.poll_action() {
+            match action {
+                Action::Append(seq, record) if appends => {
+                    log.push((seq, record));
+                    gatherer.appended(seq, Ok(()));
+                }
+                Action::Sync => gatherer.synced(Ok(())),
+                Action::Answer(_, _, answer) => answers.push(answer),
+                _ => {}
+            }
+        }
+        answers
+    }
+
+    /// Goal: whoever hears that the gatherer knows of what the catalog does, finds it so behind a kill, at
+    /// whatever moment that comes; and hears of a version that is another by then that it counts for nothing.
+    #[test]
+    fn what_is_told_stands_in_the_log_first() {
+        let settings = Settings { stripe_size: 1 << 20, forget_records: 1000 };
+        let new = |log: &[(Seq, Record<()>)], life| {
+            let log = log.iter().map(|(seq, record)| (*seq, record));
+            let mut gatherer = Gatherer::new(settings, life, Time::default(), Seq(0), log);
+            gatherer.join(Time::default(), CLIENT.0, CLIENT.1);
+            gatherer
+        };
+        let ask = |gatherer: &mut Gatherer<()>, request| {
+            gatherer.handle_request(Time::default(), CLIENT, RequestNo(0), request);
+        };
+        let mut log = Vec::new();
+        let mut gatherer = new(&log, 1);
+        ask(&mut gatherer, Request::Write { file: FILE, offset: 0, len: 9, bytes: () });
+        ask(&mut gatherer, Request::Sync { file: FILE });
+        go(&mut gatherer, &mut log, true);
+        ask(&mut gatherer, Request::Look { file: FILE });
+        let answers = go(&mut gatherer, &mut log, true);
+        let [Answer::Looked { version, end: 9, untold: true }] = answers[..] else { panic!("{answers:?}") };
+
+        ask(&mut gatherer, Request::Told { file: FILE, version });
+        assert_eq!(go(&mut gatherer, &mut log, false), [], "it is not in the log yet");
+        let mut killed = new(&log, 2);
+        ask(&mut killed, Request::Told { file: FILE, version });
+        assert_eq!(go(&mut killed, &mut log, true), [Answer::Told { counts: false }]);
     }
 }

@@ -109,8 +109,9 @@ pub enum Answer {
     Map { gathered: Vec<Range<u64>>, end: u64, version: Option<ContentVersion> },
     /// The file is of that version, and ends there. `untold`: it was written since somebody told the catalog.
     Looked { version: ContentVersion, end: u64, untold: bool },
-    /// It was heard. Where the file is of another version by now it counts for nothing.
-    Told,
+    /// It was heard, and stands in the log. False: the file is of another version by now, and it counts for
+    /// nothing.
+    Told { counts: bool },
     /// The disk says no: to this alone where there was no room, else to everything from then on.
     Failed(i32),
     /// There is no lease: the disk of the server where the stripes lie does not take what was gathered of

@@ -58,7 +58,7 @@ fn all() -> Vec<Message> {
         gathered(gather::Answer::Truncated),
         gathered(gather::Answer::Removed),
         gathered(gather::Answer::Gone),
-        gathered(gather::Answer::Told),
+        gathered(gather::Answer::Told { counts: true }),
         gathered(gather::Answer::Refused(122)),
         gathered(gather::Answer::Looked { version, end: FILE_LEN_MAX, untold: true }),
         Message::Recall(file, 2..3),
