@@ -356,8 +356,8 @@ impl Client {
     }
 
     /// Begins to say that the catalog knows of all that was written to a file up to this version of it. It is
-    /// false where the file is of another by now, to which a server that starts anew brings it, too: then that
-    /// counts for nothing.
+    /// false where the file is of another by now, to which a server that starts anew brings it, too: then
+    /// that counts for nothing.
     pub fn told(&self, file: FileNo, version: ContentVersion) -> Waiting<bool> {
         self.want_of(file, |reply| Want::Told { file, version, reply })
     }

@@ -324,8 +324,8 @@ fn files_in(dir: &Path) -> u64 {
 
 /// Goal: storage servers that are killed in the middle of a copy, and started again, cost no byte and no
 /// file: what they had taken and not synced is sent once more by the same run, which says so and ends well.
-/// Method: while another one stands still no sync of a file comes to an end, so that there is something, unless
-/// that one has to grant leases first.
+/// Method: while another one stands still no sync of a file comes to an end, so that there is something,
+/// unless that one has to grant leases first.
 #[test]
 fn a_killed_server_costs_no_bytes() {
     let user = User::new();

@@ -121,8 +121,8 @@ impl Common {
 
     /// Has the gatherer of a file know that the catalog does, as of that look; and the last look at it.
     ///
-    /// A server that starts anew has another version of it, which nobody wrote: the name that it has so far is
-    /// ours alone. Had it its final one by then, nobody could tell, and it would be copied once more.
+    /// A server that starts anew has another version of it, which nobody wrote: the name that it has so far
+    /// is ours alone. Had it its final one by then, nobody could tell, and it would be copied once more.
     fn make_told(&self, entry: EntryNo, mut look: Look) -> Result<Look, VolumeError> {
         let file = FileNo(entry.0);
         for _ in 0..TOLD_MAX {

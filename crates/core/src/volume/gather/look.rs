@@ -270,8 +270,8 @@ impl<B> Gatherer<B> {
         }
     }
 
-    /// The catalog knows what was written up to a version, if that is the file's still. Who says so hears it when
-    /// the log does: the next life of a server that is killed then knows it.
+    /// The catalog knows what was written up to a version, if that is the file's still. Who says so hears it
+    /// when the log does: the next life of a server that is killed then knows it.
     pub(super) fn is_told(&mut self, who: (ClientNo, RequestNo), file: FileNo, version: ContentVersion) {
         let (client, number) = who;
         let now = |changes| ContentVersion { gatherer: self.life, changes };
