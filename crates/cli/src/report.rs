@@ -172,7 +172,8 @@ impl Reporter {
     }
 
     fn post(&self, message: ToScreen) {
-        let countable = !matches!(message, ToScreen::Event(Event::Progress(_) | Event::Targets(_)));
+        let countable =
+            !matches!(message, ToScreen::Event(Event::Progress(_) | Event::Waiting(_) | Event::Targets(_)));
         // A dropped one is made good by the next.
         let Err(mut refused) = self.screen.try_send(message) else { return };
         if !countable {
@@ -261,6 +262,8 @@ struct Screen<O: Write, E: Write> {
     block: Block,
     /// The slot of [`REDRAW`] or [`LOG_EVERY`] in which the last line was written.
     slot: u128,
+    /// The last state was one of waiting.
+    waits: bool,
     failed_shown: u64,
     /// Long causes that were said, and of which entry first.
     causes: Vec<(String, String)>,
@@ -283,6 +286,7 @@ impl<O: Write, E: Write> Screen<O, E> {
             tables_at: [Duration::ZERO; 2],
             block: Block::default(),
             slot: 0,
+            waits: false,
             failed_shown: 0,
             causes: Vec::new(),
             lost: false,
@@ -316,8 +320,10 @@ impl<O: Write, E: Write> Screen<O, E> {
     }
 
     fn event(&mut self, event: &Event) {
-        if let Event::Progress(progress) = event {
-            self.tracker.update(progress);
+        match event {
+            Event::Progress(progress) => self.tracker.update(progress),
+            Event::Waiting(what) => self.tracker.wait(what),
+            _ => {}
         }
         let wrote = self.events.event(event, &self.tracker);
         self.heard(wrote);
@@ -342,6 +348,11 @@ impl<O: Write, E: Write> Screen<O, E> {
             Event::Failed { path, operation, text, .. } => self.failed(path, operation.name(), text),
             // What a dry run looks at is not moved.
             Event::Progress(_) if !self.quiet && !self.manner.dry_run => self.progress(),
+            Event::Waiting(_) if !self.quiet => {
+                // The run's time has not begun.
+                self.slot = if self.live { u128::MAX } else { self.slot };
+                self.progress();
+            }
             Event::Targets(table) => {
                 self.tables_at[table.end as usize] = self.tracker.shown().elapsed;
                 self.side(table.end).table = Some(TargetTable::clone(table));
@@ -394,7 +405,11 @@ impl<O: Write, E: Write> Screen<O, E> {
         let elapsed = self.tracker.shown().elapsed.as_nanos();
         let every = if self.live { REDRAW } else { LOG_EVERY };
         let slot = elapsed / every.as_nanos();
-        if slot == self.slot {
+        // What it begins to wait for is said at once.
+        let waits = self.tracker.shown().waiting.is_some();
+        let begins = waits && !std::mem::replace(&mut self.waits, waits);
+        self.waits = waits;
+        if slot == self.slot && !begins {
             return;
         }
         self.slot = slot;
