@@ -6,7 +6,6 @@
 //! events are dropped and counted. The *lists* thread writes the files; nothing of theirs may be lost, so
 //! when its queue is full the sender waits, for a disk and never for a person.
 
-use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,8 +49,9 @@ const READER_WAITS_MAX: Duration = Duration::from_secs(20);
 const READER_LOOK: Duration = Duration::from_millis(5);
 /// Failures shown one by one without `-v`; the rest is counted.
 const FAILED_SHOWN_MAX: u64 = 20;
-/// A cause that is no shorter is said once.
+/// A cause that is no shorter is said once, and so many of the other entries that it is of are named.
 const LONG_CAUSE: usize = 100;
+const OTHERS_NAMED_MAX: usize = 5;
 /// A live line is drawn once in each slot of this length.
 pub const REDRAW: Duration = Duration::from_millis(200);
 /// Without a terminal there is a line this often.
@@ -245,6 +245,15 @@ pub fn now() -> String {
     humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
+/// Why entries failed.
+struct Cause {
+    text: String,
+    first: String,
+    others: u64,
+    /// The first [`OTHERS_NAMED_MAX`] of these.
+    named: Vec<String>,
+}
+
 /// What stands on stderr and stdout.
 struct Screen<O: Write, E: Write> {
     events: Events<O>,
@@ -265,8 +274,8 @@ struct Screen<O: Write, E: Write> {
     /// The last state was one of waiting.
     waits: bool,
     failed_shown: u64,
-    /// Long causes that were said, and of which entry first.
-    causes: Vec<(String, String)>,
+    /// Long causes that were said, of which entry first, and of how many others.
+    causes: Vec<Cause>,
     /// What was asked for on stdout is not whole, and its reader did not leave.
     lost: bool,
 }
@@ -378,8 +387,10 @@ impl<O: Write, E: Write> Screen<O, E> {
     }
 
     fn failed(&mut self, path: &[u8], stage: &str, text: &str) {
+        if self.was_said(path, text) {
+            return;
+        }
         self.failed_shown += 1;
-        let text = &*self.cause(path, text);
         if self.failed_shown <= FAILED_SHOWN_MAX || self.manner.verbose > 0 {
             self.say(&human::failed(path, stage, text, self.manner));
         } else if self.failed_shown == FAILED_SHOWN_MAX + 1 {
@@ -387,18 +398,44 @@ impl<O: Write, E: Write> Screen<O, E> {
         }
     }
 
-    /// Why an entry failed, in words: what is long and was said of another one is not said again.
-    fn cause<'a>(&mut self, path: &[u8], text: &'a str) -> Cow<'a, str> {
-        if text.len() < LONG_CAUSE || self.manner.verbose > 0 {
-            return text.into();
+    /// Whether what is long was said of another entry: it is counted, and said once more at the end, with that.
+    fn was_said(&mut self, path: &[u8], text: &str) -> bool {
+        if self.manner.verbose > 0 || haul_mutant::removed("one-cause-is-said-once") {
+            return false;
         }
-        if let Some((_, first)) = self.causes.iter().find(|(cause, _)| cause == text) {
-            return format!("as {first}").into();
+        let path = haul::escape::name(path);
+        // The entry's own name makes no other cause of it.
+        let text = text.replace(&*path, "");
+        if text.len() < LONG_CAUSE {
+            return false;
         }
-        if self.failed_shown <= FAILED_SHOWN_MAX {
-            self.causes.push((text.to_owned(), haul::escape::name(path)));
+        if let Some(cause) = self.causes.iter_mut().find(|cause| cause.text == text) {
+            cause.others += 1;
+            if cause.named.len() < OTHERS_NAMED_MAX {
+                cause.named.push(path);
+            }
+            return true;
         }
-        text.into()
+        if self.failed_shown < FAILED_SHOWN_MAX {
+            self.causes.push(Cause { text, first: path, others: 0, named: Vec::new() });
+        }
+        false
+    }
+
+    /// How many others failed as one did that was named.
+    fn others(&mut self) {
+        for Cause { first, others, named, .. } in std::mem::take(&mut self.causes) {
+            if others == 0 {
+                continue;
+            }
+            let more = match others > named.len() as u64 {
+                true => ", ...; --failures FILE lists them all",
+                false => "",
+            };
+            let others = crate::progress::plural(others, "other entry", "other entries");
+            let text = format!("{others} failed as {first} did: {}{more}", named.join(", "));
+            self.say(&self.manner.error(&text));
+        }
     }
 
     fn progress(&mut self) {
@@ -445,6 +482,7 @@ impl<O: Write, E: Write> Screen<O, E> {
     /// Says how the run ended; returns its exit code.
     fn end(&mut self, ending: &Ending) -> i32 {
         let s = &ending.summary;
+        self.others();
         let wrote = self.flush_list().and_then(|()| self.list.end(s));
         self.heard(wrote);
         // What never began has nothing to sum up but its error.
