@@ -1,7 +1,7 @@
-//! Somebody may want an end of what is waited for.
+//! Somebody may want an end of what is waited for, and to hear what that is.
 //!
 //! In: who can tell whether an end is wanted. Out: a [`Stop`] that whoever waits looks at, at least every
-//! [`LOOK`]. It is looked at rather than told, so that it can be any word of anybody, and costs no
+//! [`LOOK`], and that tells what he waits for. It is looked at rather than told, so that it can be any word of anybody, and costs no
 //! descriptor.
 //! Left out: how something ends in good order; this is for what nothing is lost of.
 
@@ -17,10 +17,13 @@ pub const LOOK: Duration = Duration::from_millis(100);
 
 /// Says whether an end is wanted; cloning shares it.
 #[derive(Clone, Default)]
-pub struct Stop(Option<Arc<Asked>>);
+pub struct Stop(Option<Arc<Asked>>, Option<Arc<Hears>>);
 
 /// Whether an end is wanted of what is waited for since then.
 type Asked = dyn Fn(Instant) -> bool + Send + Sync;
+
+/// Hears what is waited for.
+type Hears = dyn Fn(&str) + Send + Sync;
 
 /// An end was wanted.
 #[derive(Debug, thiserror::Error)]
@@ -36,17 +39,30 @@ impl From<Stopped> for io::Error {
 impl Stop {
     /// Nobody can want an end.
     pub fn never() -> Stop {
-        Stop(None)
+        Stop(None, None)
     }
 
     /// An end is wanted as soon as `asked` says so. It is called often, from any thread.
     pub fn when(asked: impl Fn() -> bool + Send + Sync + 'static) -> Stop {
-        Stop(Some(Arc::new(move |_| asked())))
+        Stop(Some(Arc::new(move |_| asked())), None)
     }
 
     /// The same, where it depends on when the wait began: what is asked for may have some time yet.
     pub fn of_waits(asked: impl Fn(Instant) -> bool + Send + Sync + 'static) -> Stop {
-        Stop(Some(Arc::new(asked)))
+        Stop(Some(Arc::new(asked)), None)
+    }
+
+    /// The same; `hears` is told what is waited for, in words.
+    #[must_use]
+    pub fn hearing(self, hears: impl Fn(&str) + Send + Sync + 'static) -> Stop {
+        Stop(self.0, Some(Arc::new(hears)))
+    }
+
+    /// Tells what is waited for, if anybody wants to hear it: again and again, as long as it is.
+    pub fn say(&self, what: &str) {
+        if let Some(hears) = &self.1 {
+            hears(what);
+        }
     }
 
     /// Whether nobody can want an end, so that there is nothing to look at.

@@ -159,6 +159,12 @@ impl Tracker {
         }
     }
 
+    /// It waits for this, and has not begun.
+    pub fn wait(&mut self, what: &str) {
+        self.shown.waiting = Some(what.to_owned());
+        self.shown.counting = true;
+    }
+
     /// The state as shown: nothing in it ever moved back.
     pub fn shown(&self) -> &Progress {
         &self.shown

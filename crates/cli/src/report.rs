@@ -6,7 +6,6 @@
 //! events are dropped and counted. The *lists* thread writes the files; nothing of theirs may be lost, so
 //! when its queue is full the sender waits, for a disk and never for a person.
 
-use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,8 +49,9 @@ const READER_WAITS_MAX: Duration = Duration::from_secs(20);
 const READER_LOOK: Duration = Duration::from_millis(5);
 /// Failures shown one by one without `-v`; the rest is counted.
 const FAILED_SHOWN_MAX: u64 = 20;
-/// A cause that is no shorter is said once.
+/// A cause that is no shorter is said once, and so many of the other entries that it is of are named.
 const LONG_CAUSE: usize = 100;
+const OTHERS_NAMED_MAX: usize = 5;
 /// A live line is drawn once in each slot of this length.
 pub const REDRAW: Duration = Duration::from_millis(200);
 /// Without a terminal there is a line this often.
@@ -172,7 +172,8 @@ impl Reporter {
     }
 
     fn post(&self, message: ToScreen) {
-        let countable = !matches!(message, ToScreen::Event(Event::Progress(_) | Event::Targets(_)));
+        let countable =
+            !matches!(message, ToScreen::Event(Event::Progress(_) | Event::Waiting(_) | Event::Targets(_)));
         // A dropped one is made good by the next.
         let Err(mut refused) = self.screen.try_send(message) else { return };
         if !countable {
@@ -244,6 +245,15 @@ pub fn now() -> String {
     humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
+/// Why entries failed.
+struct Cause {
+    text: String,
+    first: String,
+    others: u64,
+    /// The first [`OTHERS_NAMED_MAX`] of these.
+    named: Vec<String>,
+}
+
 /// What stands on stderr and stdout.
 struct Screen<O: Write, E: Write> {
     events: Events<O>,
@@ -261,9 +271,11 @@ struct Screen<O: Write, E: Write> {
     block: Block,
     /// The slot of [`REDRAW`] or [`LOG_EVERY`] in which the last line was written.
     slot: u128,
+    /// The last state was one of waiting.
+    waits: bool,
     failed_shown: u64,
-    /// Long causes that were said, and of which entry first.
-    causes: Vec<(String, String)>,
+    /// Long causes that were said, of which entry first, and of how many others.
+    causes: Vec<Cause>,
     /// What was asked for on stdout is not whole, and its reader did not leave.
     lost: bool,
 }
@@ -283,6 +295,7 @@ impl<O: Write, E: Write> Screen<O, E> {
             tables_at: [Duration::ZERO; 2],
             block: Block::default(),
             slot: 0,
+            waits: false,
             failed_shown: 0,
             causes: Vec::new(),
             lost: false,
@@ -316,8 +329,10 @@ impl<O: Write, E: Write> Screen<O, E> {
     }
 
     fn event(&mut self, event: &Event) {
-        if let Event::Progress(progress) = event {
-            self.tracker.update(progress);
+        match event {
+            Event::Progress(progress) => self.tracker.update(progress),
+            Event::Waiting(what) => self.tracker.wait(what),
+            _ => {}
         }
         let wrote = self.events.event(event, &self.tracker);
         self.heard(wrote);
@@ -342,6 +357,11 @@ impl<O: Write, E: Write> Screen<O, E> {
             Event::Failed { path, operation, text, .. } => self.failed(path, operation.name(), text),
             // What a dry run looks at is not moved.
             Event::Progress(_) if !self.quiet && !self.manner.dry_run => self.progress(),
+            Event::Waiting(_) if !self.quiet => {
+                // The run's time has not begun.
+                self.slot = if self.live { u128::MAX } else { self.slot };
+                self.progress();
+            }
             Event::Targets(table) => {
                 self.tables_at[table.end as usize] = self.tracker.shown().elapsed;
                 self.side(table.end).table = Some(TargetTable::clone(table));
@@ -367,8 +387,10 @@ impl<O: Write, E: Write> Screen<O, E> {
     }
 
     fn failed(&mut self, path: &[u8], stage: &str, text: &str) {
+        if self.was_said(path, text) {
+            return;
+        }
         self.failed_shown += 1;
-        let text = &*self.cause(path, text);
         if self.failed_shown <= FAILED_SHOWN_MAX || self.manner.verbose > 0 {
             self.say(&human::failed(path, stage, text, self.manner));
         } else if self.failed_shown == FAILED_SHOWN_MAX + 1 {
@@ -376,25 +398,55 @@ impl<O: Write, E: Write> Screen<O, E> {
         }
     }
 
-    /// Why an entry failed, in words: what is long and was said of another one is not said again.
-    fn cause<'a>(&mut self, path: &[u8], text: &'a str) -> Cow<'a, str> {
-        if text.len() < LONG_CAUSE || self.manner.verbose > 0 {
-            return text.into();
+    /// Whether what is long was said of another entry: it is counted, and said once more at the end, with that.
+    fn was_said(&mut self, path: &[u8], text: &str) -> bool {
+        if self.manner.verbose > 0 || haul_mutant::removed("one-cause-is-said-once") {
+            return false;
         }
-        if let Some((_, first)) = self.causes.iter().find(|(cause, _)| cause == text) {
-            return format!("as {first}").into();
+        let path = haul::escape::name(path);
+        // The entry's own name makes no other cause of it.
+        let text = text.replace(&*path, "");
+        if text.len() < LONG_CAUSE {
+            return false;
         }
-        if self.failed_shown <= FAILED_SHOWN_MAX {
-            self.causes.push((text.to_owned(), haul::escape::name(path)));
+        if let Some(cause) = self.causes.iter_mut().find(|cause| cause.text == text) {
+            cause.others += 1;
+            if cause.named.len() < OTHERS_NAMED_MAX {
+                cause.named.push(path);
+            }
+            return true;
         }
-        text.into()
+        if self.failed_shown < FAILED_SHOWN_MAX {
+            self.causes.push(Cause { text, first: path, others: 0, named: Vec::new() });
+        }
+        false
+    }
+
+    /// How many others failed as one did that was named.
+    fn others(&mut self) {
+        for Cause { first, others, named, .. } in std::mem::take(&mut self.causes) {
+            if others == 0 {
+                continue;
+            }
+            let more = match others > named.len() as u64 {
+                true => ", ...; --failures FILE lists them all",
+                false => "",
+            };
+            let others = crate::progress::plural(others, "other entry", "other entries");
+            let text = format!("{others} failed as {first} did: {}{more}", named.join(", "));
+            self.say(&self.manner.error(&text));
+        }
     }
 
     fn progress(&mut self) {
         let elapsed = self.tracker.shown().elapsed.as_nanos();
         let every = if self.live { REDRAW } else { LOG_EVERY };
         let slot = elapsed / every.as_nanos();
-        if slot == self.slot {
+        // What it begins to wait for is said at once.
+        let waits = self.tracker.shown().waiting.is_some();
+        let begins = waits && !std::mem::replace(&mut self.waits, waits);
+        self.waits = waits;
+        if slot == self.slot && !begins {
             return;
         }
         self.slot = slot;
@@ -430,6 +482,7 @@ impl<O: Write, E: Write> Screen<O, E> {
     /// Says how the run ended; returns its exit code.
     fn end(&mut self, ending: &Ending) -> i32 {
         let s = &ending.summary;
+        self.others();
         let wrote = self.flush_list().and_then(|()| self.list.end(s));
         self.heard(wrote);
         // What never began has nothing to sum up but its error.

@@ -65,6 +65,9 @@ pub enum Event {
     },
     /// About every 200 ms.
     Progress(Progress),
+    /// Before the copy has begun, about every second: what it waits for, in words, as in
+    /// [`Progress::waiting`].
+    Waiting(String),
     /// Only if [`CopyRequest::targets`]: how the storage targets of one end stand, about twice a second for
     /// each end that tells.
     Targets(TargetTable),
@@ -162,7 +165,8 @@ pub struct Progress {
     /// Of `bytes_done`, holes of copied files.
     pub holes: u64,
     /// What holds it up, in words: a storage operation of either end that hangs ("waiting 12 s for the sink's
-    /// write of big.dat"), or the network ("waiting 12 s for the network").
+    /// write of big.dat"), a server of a volume that is away ("waiting 12 s of 60 s for the catalog of volume
+    /// v, ..."), or the network ("waiting 12 s for the network").
     pub waiting: Option<String>,
     /// Parts that an earlier run left are being read; none of that is in `bytes_done` yet.
     pub checking: Option<Checking>,

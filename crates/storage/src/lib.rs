@@ -162,6 +162,10 @@ pub trait SourceEngine: Send {
     }
     /// Operations that hang, the oldest first.
     fn stuck(&self) -> Vec<Stuck>;
+    /// What is waited for that is away, and for how long, in words.
+    fn in_wait(&self) -> Option<String> {
+        None
+    }
     /// What was chosen, by name, with the reason.
     fn report(&self) -> Vec<(String, String)>;
     /// The network that it is reached over, if it is.
@@ -185,6 +189,10 @@ pub trait SinkEngine: Send {
     }
     /// Operations that hang, the oldest first.
     fn stuck(&self) -> Vec<Stuck>;
+    /// As [`SourceEngine::in_wait`].
+    fn in_wait(&self) -> Option<String> {
+        None
+    }
     /// What was chosen, by name, with the reason.
     fn report(&self) -> Vec<(String, String)>;
     /// Bytes that there is room for, if that can be told.

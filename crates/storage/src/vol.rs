@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use haul_base::escape;
+use haul_base::stop::Stop;
 use haul_core::entry::Name;
 use haul_core::volume::catalog::{Entry, Facts, Failure as Refusal, Kind, Place as At};
 use haul_core::volume::layout::{Placement, Placing};
@@ -34,6 +35,7 @@ use gone::Gone;
 pub use here::are_ours;
 pub use homes::lasts;
 use sink::VolumeSink;
+use waits::{SettingUp, Waits};
 
 mod adopt;
 mod claim;
@@ -55,6 +57,7 @@ pub(crate) mod test_volume;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod waits;
 mod walk;
 mod writer;
 
@@ -74,10 +77,10 @@ pub static VOL: Scheme = Scheme {
     read: read_path,
     open_source: Some(|sources| {
         let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
-        source::find(&reach(first, sources.volumes, sources.patience)?, sources)
+        source::find(&reach(first, sources.volumes, (sources.patience, &sources.stop))?, sources)
     }),
     open_sink: Some(|to: &Destination<'_>| {
-        let reach = reach(to.place, to.volumes, to.patience)?;
+        let reach = reach(to.place, to.volumes, (to.patience, &to.stop))?;
         Ok(Box::new(VolumeSink { reach, typed: to.place.path().to_vec(), state: to.state.is_some() }))
     }),
 };
@@ -91,7 +94,11 @@ fn usage(text: String) -> Failure {
 }
 
 /// How the volume of a place is reached, as its access in that directory says.
-fn reach(place: &Place, dir: Option<&Path>, patience: Option<Duration>) -> Result<Reach, Failure> {
+fn reach(
+    place: &Place,
+    dir: Option<&Path>,
+    (patience, stop): (Option<Duration>, &Stop),
+) -> Result<Reach, Failure> {
     let name = place.server().unwrap_or_default();
     let shown = escape::name(&place.shown());
     let unknown = |why: String| usage(format!("{shown}: {why}"));
@@ -106,7 +113,9 @@ fn reach(place: &Place, dir: Option<&Path>, patience: Option<Duration>) -> Resul
     let servers = access.addresses().map_err(found)?;
     let patience = patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
     let places = access.servers.iter().map(ToString::to_string).collect();
-    Ok(Reach { name: name.to_owned(), keys, catalog, servers: Some(servers), places, patience })
+    let catalog_place = format!("{} at {}", access.catalog, access.catalog.at);
+    let (name, servers, stop) = (name.to_owned(), Some(servers), stop.clone());
+    Ok(Reach { name, keys, catalog, catalog_place, servers, places, patience, stop })
 }
 
 /// What a source in a volume becomes at the destination, by its text alone: something of this name, or its
@@ -127,19 +136,24 @@ pub(crate) struct Reach {
     pub(crate) name: String,
     pub(crate) keys: Keys,
     pub(crate) catalog: SocketAddr,
+    /// The same for people.
+    pub(crate) catalog_place: String,
     /// Where its servers are; `None`: as the catalog has it.
     pub(crate) servers: Option<Vec<SocketAddr>>,
     /// Their hosts and directories, for people, as far as they are known.
     pub(crate) places: Vec<String>,
     /// So long anything that is asked there may take.
     pub(crate) patience: Duration,
+    /// Whoever has enough before the copy begins, and hears what is waited for.
+    pub(crate) stop: Stop,
 }
 
 /// A volume that is connected.
 pub(crate) struct Volume {
     name: String,
     catalog: Catalog,
-    catalog_at: SocketAddr,
+    /// Where that is, for people.
+    catalog_place: String,
     client: Client,
     facts: Facts,
     places: Vec<String>,
@@ -148,22 +162,37 @@ pub(crate) struct Volume {
     /// So long anything may take.
     patience: Duration,
     gone: Gone,
+    waits: Waits,
 }
 
 impl Volume {
-    /// Connects to the catalog, and begins to connect to the servers.
+    /// Connects to the catalog, and begins to connect to the servers. Until the copy [begins](Volume::begins)
+    /// whoever the reach names hears what is waited for, and ends it.
     ///
     /// # Errors
     /// Of this kind, unless it is the network's: the catalog is not there, or tells of a volume that cannot
     /// be used.
     fn connect(reach: &Reach, kind: FailureKind) -> Result<Volume, Failure> {
-        let Reach { name, keys, catalog: at, servers, places, patience } = reach.clone();
+        let Reach { name, keys, catalog: at, catalog_place, servers, places, patience, stop } = reach.clone();
         let said = |kind, errno, why: String| {
             let name = haul_base::escape::name(name.as_bytes());
             Failure { kind, errno, text: format!("volume {name}: {why}").into() }
         };
-        let catalog = Catalog::connect(keys.clone(), at, patience)
-            .map_err(|why| said(of_network(&why, kind), why.errno, format!("its catalog at {at}: {why}")))?;
+        let setting_up = SettingUp::new(&stop);
+        let attends = setting_up.of_catalog(waits::catalog_in_words(&name, &catalog_place));
+        let catalog = Catalog::connect_with(keys.clone(), at, patience, Some(attends)).map_err(|why| {
+            let name = haul_base::escape::name(name.as_bytes());
+            let text = match is_late(&why) {
+                true => format!(
+                    "its catalog, {catalog_place}, was not reached within {} s (--patience takes more): {}; start it \
+                     (`haul volume start {name}`; `haul volume health {name}` says who answers)",
+                    patience.as_secs(),
+                    why.words.strip_prefix("the catalog did not answer in time: ").unwrap_or(&why.words)
+                ),
+                false => format!("its catalog, {catalog_place}: {why}"),
+            };
+            said(of_network(&why, kind), why.errno, text)
+        })?;
         let facts = catalog.facts();
         let Some(placement) = Placement::from_word(&facts.placement) else {
             let why = format!(
@@ -198,8 +227,9 @@ impl Volume {
         };
         let client = Client::start_for(config, &catalog)
             .map_err(|error| said(FailureKind::Local, 0, haul_base::errno::text(&error)))?;
-        let gone = Gone::default();
-        Ok(Volume { name, catalog, catalog_at: at, client, facts, places, placement, patience, gone })
+        let (gone, waits) = (Gone::default(), Waits::default());
+        waits.set_up(Some(setting_up));
+        Ok(Volume { name, catalog, catalog_place, client, facts, places, placement, patience, gone, waits })
     }
 
     /// A path in it, for people and for failures.
@@ -215,11 +245,12 @@ impl Volume {
 
     /// The catalog says no, or nothing.
     fn refused(&self, kind: FailureKind, doing: &str, path: &[u8], why: &Refusal) -> Failure {
-        if why.errno == Errno::TIMEDOUT.raw_os_error() {
+        // A run that is to end had not the patience to say so.
+        if is_late(why) && self.ends_for().is_none() {
             self.lose_catalog(&why.words);
         }
         let told = match self.gone() {
-            Some(gone) if why.errno == Errno::TIMEDOUT.raw_os_error() => gone.text.into(),
+            Some(gone) if is_late(why) => gone.text.into(),
             _ => format!("the volume's catalog: {}", why.words),
         };
         self.failed(of_network(why, kind), doing, path, why.errno, &told)
@@ -274,10 +305,13 @@ impl Volume {
 
     /// A server of it, and where it is.
     fn server_in_words(&self, server: ServerNo) -> String {
+        format!("server {}, {}", server.0, self.place_of(server))
+    }
+
+    fn place_of(&self, server: ServerNo) -> &str {
         let number = usize::from(server.0);
         let place = self.places.get(number).map(String::as_str);
-        let place = place.or_else(|| self.facts.servers.get(number).map(|at| &**at));
-        format!("server {number}, {}", place.unwrap_or_default())
+        place.or_else(|| self.facts.servers.get(number).map(|at| &**at)).unwrap_or_default()
     }
 
     /// What is at a place; `None`: nothing, or its directory is not there either.
@@ -318,7 +352,12 @@ impl Volume {
 
 /// Why nothing came: the network, or what it would be otherwise.
 fn of_network(why: &Refusal, kind: FailureKind) -> FailureKind {
-    if why.errno == Errno::TIMEDOUT.raw_os_error() { FailureKind::Network } else { kind }
+    if is_late(why) { FailureKind::Network } else { kind }
+}
+
+/// The catalog did not answer in time.
+fn is_late(why: &Refusal) -> bool {
+    why.errno == Errno::TIMEDOUT.raw_os_error()
 }
 
 fn is_missing(why: &Refusal) -> bool {

@@ -509,7 +509,7 @@ impl Drop for Shared {
         // What was dropped unsynced is on its way; who wants to hear of it asks before.
         let _ = self.settle();
         if let Some(catalog) = self.catalog.take() {
-            catalog.hurry(FAREWELL);
+            catalog.hurry(Some(FAREWELL));
             let _ = catalog.leave();
         }
     }

@@ -84,6 +84,36 @@ fn names(client: &Client, dir: EntryNo) -> Vec<(Name, EntryNo)> {
     }
 }
 
+/// Goal: where nobody has patience any more a catalog that is there is waited for all the same, however long
+/// nothing was asked of it; one that is gone is waited for once, and not by each call anew; and one that is
+/// back answers again.
+/// Method: calls in a row whose patience is longer than any test: they come to an end.
+#[test]
+fn in_a_hurry_only_who_is_away_is_left() {
+    let hurry = Duration::from_millis(200);
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("c");
+    let (listener, at) = listener();
+    let again = listener.try_clone().expect("cloned");
+    let store = Store::create(&path, VOLUME, &facts()).expect("made");
+    let server = Server::start(store, keys(), listener, Options::default()).expect("started");
+    let client = Client::connect(keys(), at, Duration::from_secs(3600)).expect("connected");
+    client.stat(ROOT).expect("answered");
+    client.hurry(Some(hurry));
+    std::thread::sleep(hurry * 10);
+    client.stat(ROOT).expect("it is there, and nothing was asked of it meanwhile");
+    drop(server);
+    for _ in 0..20_000 {
+        let failure = client.stat(ROOT).expect_err("it is gone");
+        assert_eq!(failure.errno, rustix::io::Errno::TIMEDOUT.raw_os_error(), "{failure}");
+    }
+    assert!(client.away().is_some());
+    client.hurry(None);
+    let store = Store::open(&path, VOLUME).expect("it is there");
+    let _server = Server::start(store, keys(), again, Options::default()).expect("started");
+    client.stat(ROOT).expect("it is back, and has all the time");
+}
+
 /// Goal: every call does over a connection what it says, and fails with the errno that it should.
 #[test]
 fn calls_do_what_they_say() {

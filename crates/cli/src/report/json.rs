@@ -306,7 +306,7 @@ impl<W: Write> Events<W> {
                 bytes: *bytes,
                 metadata_only: *metadata_only,
             },
-            Event::Progress(_) => progress(tracker),
+            Event::Progress(_) | Event::Waiting(_) => progress(tracker),
             // A lone target is no choice, and none is less.
             Event::Targets(table) if table.targets < 2 => return Ok(()),
             Event::Targets(table) => Line::Targets { seconds: tracker.shown().elapsed.as_secs_f64(), table },

@@ -519,7 +519,8 @@ fn failures_do_not_flood() {
     }
 }
 
-/// Goal: a long cause of many entries is said once, and each of them is named.
+/// Goal: a long cause of many entries is said once, also where their names are in it, with how many others
+/// there are; the first of them are named.
 #[test]
 fn a_long_cause_is_said_once() {
     let err = Sheet::new();
@@ -528,10 +529,21 @@ fn a_long_cause_is_said_once() {
     for (path, text) in [("a", &long), ("b", &long), ("c", &"I/O".to_owned()), ("d", &"I/O".to_owned())] {
         screen.event(&not_opened(path.as_bytes(), text.clone()));
     }
-    let (told, long) = (err.text(), format!("haul: a: {long} (open)"));
+    for n in 0..1000 {
+        screen.event(&not_opened(format!("n{n}").as_bytes(), format!("write /x/n{n}: {long}")));
+    }
+    screen.others();
+    let (told, first) = (err.text(), format!("haul: a: {long} (open)"));
     assert_eq!(
         told.lines().collect::<Vec<_>>(),
-        [&long, "haul: b: as a (open)", "haul: c: I/O (open)", "haul: d: I/O (open)"]
+        [
+            &first,
+            "haul: c: I/O (open)",
+            "haul: d: I/O (open)",
+            &format!("haul: n0: write /x/n0: {long} (open)"),
+            "haul: 1 other entry failed as a did: b",
+            "haul: 999 other entries failed as n0 did: n1, n2, n3, n4, n5, ...; --failures FILE lists them all",
+        ]
     );
 }
 

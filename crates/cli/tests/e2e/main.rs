@@ -90,6 +90,7 @@ mod volume_full;
 mod volume_given;
 mod volume_lengths;
 mod volume_older;
+mod volume_patience;
 mod volume_resume;
 mod volume_slurm;
 mod young;

@@ -30,6 +30,8 @@ use haul_transport::stream::{ControlEvent, ControlHandle};
 const SETUP_MAX: Duration = Duration::from_secs(90);
 /// Lines that the other end may have shown to the user meanwhile.
 const SETUP_NOTES_MAX: u32 = 16;
+/// What it says so is shown as long as it is said.
+const WAITING: &str = "waiting ";
 
 /// A deep tree has this many directories open at once, and there must be room for what lies in them.
 const ENTRIES_MIN: u32 = 2 * DEPTH_MAX as u32;
@@ -44,6 +46,8 @@ pub(super) struct Opening<'a, T> {
     pub(super) streams: u16,
     /// See [`Links::waits`](super::Links::waits).
     pub(super) waits: Duration,
+    /// How long the user would wait for what is away.
+    pub(super) patience: Duration,
     /// Set by who reads control when it is lost or the session given up.
     pub(super) gone: &'a Arc<AtomicBool>,
 }
@@ -67,13 +71,20 @@ impl<T> Opening<'_, T> {
         Ok((agree(ours, &theirs)?, theirs))
     }
 
-    /// Whoever has enough of the set-up: the user, or the other end, which is gone or says so.
+    /// Whoever has enough of the set-up: the user, or the other end, which is gone or says so. What is waited
+    /// for is shown to the user.
     pub(super) fn stop(&self) -> Stop {
         if haul_mutant::removed("stop-before-the-ends-meet") {
             return Stop::never();
         }
         let (handle, gone) = (self.watch.handle.clone(), self.gone.clone());
-        Stop::when(move || handle.stopped() || gone.load(Ordering::Acquire))
+        let stop = Stop::when(move || handle.stopped() || gone.load(Ordering::Acquire));
+        let (watch, send) = (self.watch.clone(), self.control.sender());
+        // The other end hears of it, too: it waits as long as this one does.
+        stop.hearing(move |what| {
+            watch.tell(Event::Waiting(what.to_owned()));
+            send(Message::Notice { text: what.into() });
+        })
     }
 
     /// Waits for control messages during the set-up, which does not survive the loss of control.
@@ -81,7 +92,8 @@ impl<T> Opening<'_, T> {
         &self,
         mut want: impl FnMut(Message) -> Result<Option<X>, Failure>,
     ) -> Result<X, Failure> {
-        let deadline = Instant::now() + SETUP_MAX + self.waits;
+        let begun = Instant::now();
+        let mut deadline = begun + SETUP_MAX + self.waits;
         let mut notes = 0;
         loop {
             if self.watch.handle.stopped() {
@@ -101,6 +113,12 @@ impl<T> Opening<'_, T> {
             match event {
                 ControlEvent::Message(Message::Ping(n)) => self.send(Message::Pong(n)),
                 ControlEvent::Message(Message::Pong(_)) => {}
+                ControlEvent::Message(Message::Notice { text }) if text.starts_with(WAITING) => {
+                    // It waits for no longer than the user's patience.
+                    deadline =
+                        (Instant::now() + SETUP_MAX).min(begun + SETUP_MAX + self.patience).max(deadline);
+                    self.watch.tell(Event::Waiting(text.into()));
+                }
                 ControlEvent::Message(Message::Notice { text }) => {
                     notes += 1;
                     if notes <= SETUP_NOTES_MAX {

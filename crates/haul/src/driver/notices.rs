@@ -27,6 +27,13 @@ pub(crate) struct Notices {
     heard: Option<(Instant, Box<str>)>,
 }
 
+/// What holds an end up.
+pub(crate) struct Hangs {
+    /// What it waits for that is away, in words: it says more than what hangs for that.
+    pub(crate) away: Option<String>,
+    pub(crate) stuck: Vec<Stuck>,
+}
+
 impl Notices {
     pub(crate) fn new(end: Role) -> Notices {
         Notices { end, sent: None, heard: None }
@@ -44,25 +51,28 @@ impl Notices {
         watch: &Watch,
         control: &ControlHandle,
         dark: bool,
-        stuck: impl FnOnce() -> Vec<Stuck>,
+        hangs: impl FnOnce() -> Hangs,
     ) {
         // What waits in the dark would be no news any more.
         if dark || watch.observer.is_some() || self.sent.is_some_and(|sent| sent.elapsed() < NOTICE_EVERY) {
             return;
         }
         self.sent = Some(Instant::now());
-        if let Some(text) = self.own(&stuck()) {
+        if let Some(text) = self.own(&hangs()) {
             control.send(Message::Notice { text: text.into() });
         }
     }
 
     /// What to show: this end's trouble, else the other's if it was heard of lately.
-    pub(crate) fn waiting(&self, stuck: &[Stuck]) -> Option<String> {
+    pub(crate) fn waiting(&self, hangs: &Hangs) -> Option<String> {
         let lately = self.heard.as_ref().filter(|(when, _)| when.elapsed() < NOTICE_HOLDS);
-        self.own(stuck).or_else(|| lately.map(|(_, text)| text.to_string()))
+        self.own(hangs).or_else(|| lately.map(|(_, text)| text.to_string()))
     }
 
-    fn own(&self, stuck: &[Stuck]) -> Option<String> {
+    fn own(&self, Hangs { away, stuck }: &Hangs) -> Option<String> {
+        if away.is_some() {
+            return away.clone();
+        }
         let first = stuck.first()?;
         let others = match stuck.len() {
             1 => String::new(),

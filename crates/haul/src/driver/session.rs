@@ -23,6 +23,7 @@ use super::choices::{Choices, InWords};
 use super::hello::Opening;
 use super::live_settings::SettingsExchange;
 use super::mailbox::{Event, Mailbox};
+use super::notices::Hangs;
 use super::processors::Load;
 use super::streams::{Lines, Lost};
 use super::view::{Idle, View};
@@ -131,6 +132,10 @@ pub(super) trait End: Sized {
     fn streams(&self) -> usize;
     /// What hangs.
     fn stuck(&self) -> Vec<Stuck>;
+    /// What it waits for that is away, in words.
+    fn in_wait(&self) -> Option<String> {
+        None
+    }
     /// How far it is, if that is told.
     fn progress(&self, session: &Session<'_, Self::Own>) -> Option<Progress>;
     fn is_paused(&self) -> bool {
@@ -260,6 +265,7 @@ pub(super) fn run<E: End>(links: Links, request: &E::Request, watch: &Watch) -> 
         protection: links.protection,
         streams: links.streams,
         waits: links.waits,
+        patience: links.patience,
         gone: &gone,
     };
     let (agreed, setup) = match E::set_up(&opening, request) {
@@ -307,6 +313,11 @@ fn give_up(mut control: ControlHandle, failure: Failure, watch: &Watch) -> Repor
     Report::failed(failure, watch)
 }
 
+/// What holds an end up.
+fn hangs<E: End>(end: &E) -> Hangs {
+    Hangs { away: end.in_wait(), stuck: end.stuck() }
+}
+
 impl<T: Send + 'static> Session<'_, T> {
     /// Turn for turn, until it is over.
     fn drive<E: End<Own = T>>(&mut self, end: &mut E) -> SessionEnd {
@@ -329,7 +340,7 @@ impl<T: Send + 'static> Session<'_, T> {
             self.user.load.look(|| end.payload());
             teller.tell(watch, || end.progress(self));
             let dark = self.other.is_dark();
-            self.user.notices.tell(watch, &self.other.control, dark, || end.stuck());
+            self.user.notices.tell(watch, &self.other.control, dark, || hangs(end));
             if E::HAS_LIVE_SETTINGS {
                 self.show_targets(end);
             }
@@ -404,8 +415,8 @@ impl<T: Send + 'static> Session<'_, T> {
     }
 
     /// What is waited for, in words.
-    pub(super) fn waiting(&self, stuck: impl FnOnce() -> Vec<Stuck>) -> Option<String> {
-        self.other.lines.waiting().or_else(|| self.user.notices.waiting(&stuck()))
+    pub(super) fn waiting<E: End<Own = T>>(&self, end: &E) -> Option<String> {
+        self.other.lines.waiting().or_else(|| self.user.notices.waiting(&hangs(end)))
     }
 
     fn handle<E: End<Own = T>>(&mut self, event: Event<T>, end: &mut E) {

@@ -377,6 +377,10 @@ impl End for SinkEnd {
         self.storage.engine.stuck()
     }
 
+    fn in_wait(&self) -> Option<String> {
+        self.storage.engine.in_wait()
+    }
+
     fn progress(&self, session: &Session<'_>) -> Option<Progress> {
         let counts = self.machine.counts();
         Some(Progress {
@@ -390,7 +394,7 @@ impl End for SinkEnd {
             elapsed: session.clock.elapsed(),
             bytes_sent: counts.payload,
             holes: counts.holes,
-            waiting: session.waiting(|| self.stuck()),
+            waiting: session.waiting(self),
             checking: held::at_sink(&self.machine),
             paused: false,
             unencrypted: session.agreed.auth_only,

@@ -277,6 +277,10 @@ impl End for SourceEnd {
         self.storage.engine.stuck().into_iter().chain(self.payload.spill.stuck()).collect()
     }
 
+    fn in_wait(&self) -> Option<String> {
+        self.storage.engine.in_wait()
+    }
+
     fn progress(&self, session: &Session<'_>) -> Option<Progress> {
         let (counts, elapsed) = (self.machine.counts(), session.clock.elapsed());
         let mut bytes_done = counts.bytes_done.saturating_add(counts.durable);
@@ -295,7 +299,7 @@ impl End for SourceEnd {
             elapsed,
             bytes_sent: counts.payload,
             holes: counts.holes,
-            waiting: session.waiting(|| self.storage.engine.stuck()),
+            waiting: session.waiting(self),
             checking: self.checking.look(&counts, elapsed),
             paused: false,
             unencrypted: session.agreed.auth_only,

@@ -269,7 +269,7 @@ impl Shared {
         while let Err(RecvTimeoutError::Timeout) = over.recv_timeout(BEAT) {
             let begun = Instant::now();
             let set = Setting { mtime: Some(wall_clock()()), ..Setting::default() };
-            match self.volume.catalog.set_attr(self.entry, set) {
+            match self.volume.catalog.set_attr_beside(self.entry, set) {
                 Ok(_) => _ = self.look(begun),
                 Err(why) if is_missing(&why) => self.show(None),
                 // It is tried again; who is asked meanwhile looks for himself.

@@ -3,11 +3,12 @@
 //! In: what was begun at the servers; what the catalog did not answer. Out: what became of it; once that a
 //! server is gone, for who ends the run then.
 //! Invariants: a storage server is gone only if something waited in vain for as long as the run has patience,
-//! and it was not heard for as long either; the catalog is if a call waited for so long. From then on nobody
-//! waits for longer than [`GRACE`], which is for what was under way elsewhere: a run ends with one patience,
-//! and not with one for each file. So it does where a server has no room: what is written there is tried
+//! and it was not heard for as long either; the catalog is if a call waited for so long, or what waits for its
+//! tickets. From then on nobody waits for longer than [`GRACE`], which is for what was under way elsewhere,
+//! and what begins behind that ends at once: a run ends with one patience, and not with one for each file. A
+//! run that is to end has as little patience with a server, or the catalog, that is away. So it does where a server has no room: what is written there is tried
 //! again for one patience, which begins when it first had none. A disk that fails otherwise is not waited
-//! for. Left out: what ends, and what is told of the files that are left (the machines of the session).
+//! for. Left out: what is said of waits (`waits`), what ends, and what is told of the files that are left (the machines of the session).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,6 +27,8 @@ use super::Volume;
 const LOOK: Duration = Duration::from_millis(250);
 /// What is under way when one is gone has so long.
 const GRACE: Duration = Duration::from_secs(2);
+/// Without the catalog a run that is to end has so long for what needs it not.
+const CATALOG_GRACE: Duration = Duration::from_secs(6);
 /// A server that had no room is asked again after so long.
 const ROOM_AGAIN: Duration = Duration::from_secs(1);
 /// Errors of a disk that do not pass by themselves.
@@ -56,8 +59,8 @@ impl Gone {
 enum Late {
     /// A server is gone.
     Gone,
-    /// This one was away, and is there again.
-    Back(Where),
+    /// This one was away, and is there again; `None`: the catalog, whose tickets servers want.
+    Back(Option<Where>),
     /// All servers are there.
     Itself,
 }
@@ -98,7 +101,7 @@ impl Volume {
     pub(super) fn wait_once<T>(&self, begun: &Waiting<T>) -> Result<T, VolumeError> {
         match self.settle(begun) {
             Err(late @ VolumeError::Late(..)) => match self.judge() {
-                Late::Back(of) => Err(VolumeError::Lost(of)),
+                Late::Back(of) => Err(VolumeError::Lost(of.unwrap_or(Where::Gatherer))),
                 Late::Gone | Late::Itself => Err(late),
             },
             result => result,
@@ -140,6 +143,12 @@ impl Volume {
         }
     }
 
+    /// A server that had no room for something, and for how long.
+    pub(super) fn lacks_room(&self) -> Option<(ServerNo, Duration)> {
+        let full = self.gone.full.lock().unwrap_or_else(PoisonError::into_inner);
+        full.iter().map(|(server, since)| (*server, since.elapsed())).max_by_key(|(_, time)| *time)
+    }
+
     /// Something that is not to be done again: a disk that did not take it ends the run.
     pub(super) fn is_broken<T>(&self, result: &Result<T, VolumeError>) {
         if let Err(VolumeError::Failed(server, errno)) = result
@@ -171,61 +180,91 @@ impl Volume {
         self.end_run(Failure { kind: FailureKind::Write, errno, text: text.into() });
     }
 
-    /// The run is to end, or is not any more: nobody waits then for a server that is away.
+    /// The run is to end, or is not any more: nobody waits then for what is away.
     pub(super) fn set_ends(&self, ends: bool) {
         let mut since = self.gone.ends.lock().unwrap_or_else(PoisonError::into_inner);
         *since = ends.then(|| since.unwrap_or_else(Instant::now));
+        drop(since);
+        let hurries = self.is_gone() || (ends && !haul_mutant::removed("stopped-catalogs-are-left"));
+        self.catalog.hurry(hurries.then_some(GRACE));
+    }
+
+    /// For how long the run has been to end.
+    pub(super) fn ends_for(&self) -> Option<Duration> {
+        let since = *self.gone.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map(|since| since.elapsed())
     }
 
     /// Whether the run has been to end for a while.
     fn is_ending(&self) -> bool {
-        let since = *self.gone.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        since.is_some_and(|since| since.elapsed() >= GRACE)
-            && !haul_mutant::removed("stopped-volumes-are-left")
+        self.ends_for().is_some_and(|time| time >= GRACE) && !haul_mutant::removed("stopped-volumes-are-left")
     }
 
-    /// Whether the run is to end, and a server is away.
+    /// Whether the run is to end, and a server is away, or the catalog is for longer.
     fn gives_up(&self) -> bool {
-        self.is_ending() && self.client.away().is_ok_and(|away| !away.is_empty())
+        if !self.is_ending() {
+            return false;
+        }
+        let is_long = self.ends_for().is_some_and(|time| time >= CATALOG_GRACE);
+        (is_long && self.catalog.away().is_some()) || self.client.away().is_ok_and(|away| !away.is_empty())
+    }
+
+    /// Why nothing is waited for any more, if one is gone for longer than what was under way has.
+    fn left(&self) -> Option<VolumeError> {
+        match &*self.gone.lock() {
+            Some((since, failure)) if since.elapsed() >= GRACE => {
+                Some(VolumeError::Late(self.patience, failure.text.clone().into()))
+            }
+            _ => None,
+        }
     }
 
     fn settle<T>(&self, begun: &Waiting<T>) -> Result<T, VolumeError> {
+        let since = Instant::now();
+        let mut waits = None;
         loop {
-            if let Some(result) = begun.wait_for(LOOK) {
+            // There may be thousands of them.
+            let is_left = self.left().is_some() && !haul_mutant::removed("lost-volumes-are-left-at-once");
+            if let Some(result) = begun.wait_for(if is_left { Duration::ZERO } else { LOOK }) {
                 return result;
             }
-            if let Some((since, failure)) = &*self.gone.lock()
-                && since.elapsed() >= GRACE
-            {
-                return Err(VolumeError::Late(self.patience, failure.text.clone().into()));
+            if let Some(late) = self.left() {
+                return Err(late);
             }
             if self.gives_up() {
                 let why = "the run was to end, and did not wait for a server that is away".into();
                 return Err(VolumeError::Late(GRACE, why));
             }
+            let _ = waits.get_or_insert_with(|| self.waits.begin(since));
+            if !self.attend(since) {
+                return Err(VolumeError::Late(since.elapsed(), "a stop was asked for".into()));
+            }
         }
     }
 
-    /// Something was not answered in time: whether that is because a server is gone. One that is away for
-    /// less than that is watched until it is, or is back.
+    /// Something was not answered in time: whether that is because a server is gone, or the catalog. One that
+    /// is away for less than that is watched until it is, or is back.
     fn judge(&self) -> Late {
         let (begun, mut back) = (Instant::now(), None);
         while !self.is_gone() && !self.gives_up() {
             let Ok(away) = self.client.away() else { return Late::Itself };
-            let Some(away) = away.into_iter().max_by_key(|away| away.time) else {
-                return back.map_or(Late::Itself, Late::Back);
-            };
-            if away.time >= self.patience {
-                let server = usize::from(away.server.0);
-                let at = self.facts.servers.get(server).map_or("", |at| &**at);
-                self.lose(&format!("server {server}, {at}"), away.time, &away.why);
-                return Late::Gone;
+            match (away.into_iter().max_by_key(|away| away.time), self.catalog.away()) {
+                (Some(away), _) if away.time >= self.patience => {
+                    self.lose(&self.server_in_words(away.server), away.time, &away.why);
+                    return Late::Gone;
+                }
+                (None, Some((time, why))) if time >= self.patience => {
+                    self.lose_catalog(&why);
+                    return Late::Gone;
+                }
+                (Some(away), _) => back = Some(Some(Where::Storage(away.server))),
+                (None, Some(_)) => back = back.or(Some(None)),
+                (None, None) => return back.map_or(Late::Itself, Late::Back),
             }
             // One that comes and goes is not waited for without end.
-            if begun.elapsed() > self.patience {
+            if begun.elapsed() > self.patience || !self.attend(begun) {
                 return Late::Itself;
             }
-            back = Some(Where::Storage(away.server));
             thread::sleep(LOOK);
         }
         if self.is_gone() { Late::Gone } else { Late::Itself }
@@ -234,8 +273,8 @@ impl Volume {
     /// The catalog did not answer.
     pub(super) fn lose_catalog(&self, why: &str) {
         // Whoever else waits for it has waited for long enough.
-        self.catalog.hurry(GRACE);
-        self.lose(&format!("catalog, {}", self.catalog_at), self.patience, why);
+        self.catalog.hurry(Some(GRACE));
+        self.lose(&format!("catalog, {}", self.catalog_place), self.patience, why);
     }
 
     fn lose(&self, who: &str, time: Duration, why: &str) {

@@ -78,6 +78,7 @@ impl Reader {
     pub(super) fn start(volume: Arc<Volume>, names: Arc<Names>, reading: Reading) -> std::io::Result<Reader> {
         let Reading { agreed, storage, memory, changed, meter, post, .. } = reading;
         let common = Arc::new(Common { volume, names, kind: agreed.digest, changed, meter, post });
+        common.volume.begins();
         let idle = common.meter.clone();
         let config = BlockingPoolConfig {
             name: "haul-volume",
@@ -154,6 +155,10 @@ impl SourceEngine for Reader {
 
     fn stuck(&self) -> Vec<Stuck> {
         self.pool.stuck()
+    }
+
+    fn in_wait(&self) -> Option<String> {
+        self.common.volume.in_wait()
     }
 
     fn report(&self) -> Vec<(String, String)> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use haul_base::stop::Stop;
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::volume::ServerNo;
 use haul_core::volume::catalog::{Entry, EntryNo, Facts, Kind, Place as At, ROOT, Setting};
@@ -136,9 +137,11 @@ impl TestVolume {
             name: "v".into(),
             keys: self.keys.clone(),
             catalog: self.catalog_at,
+            catalog_place: self.catalog_at.to_string(),
             servers: None,
             places: (0..self.at.len()).map(|number| self.root(number).display().to_string()).collect(),
             patience: self.patience,
+            stop: Stop::never(),
         }
     }
 

@@ -92,6 +92,7 @@ impl Writer {
         if let Some(threshold) = threshold {
             volume.client.pin_threshold(threshold);
         }
+        volume.begins();
         let (busy, idle) = (meter.clone(), meter.clone());
         let threads = writers.clamp(THREADS_MIN, THREADS_MAX);
         let config = BlockingPoolConfig {
@@ -419,6 +420,10 @@ impl SinkEngine for Writer {
 
     fn stuck(&self) -> Vec<Stuck> {
         self.pool.stuck()
+    }
+
+    fn in_wait(&self) -> Option<String> {
+        self.common.volume.in_wait()
     }
 
     fn report(&self) -> Vec<(String, String)> {

@@ -122,6 +122,27 @@ impl Shared {
         }
     }
 
+    fn send(&self, message: Message) {
+        let mut body = Vec::new();
+        let kind = encode_message(&message, &mut body);
+        let mut state = self.lock();
+        if state.closing || state.broken {
+            return;
+        }
+        let pushed = state.out.push(Kept { kind, body });
+        let (epoch, closer) = (state.epoch, state.closer.take_if(|_| pushed.is_err()));
+        state.broken = pushed.is_err();
+        state.read_over |= state.broken;
+        drop(state);
+        self.changed.notify_all();
+        if let Some(closer) = closer {
+            closer();
+        }
+        if let Err(error) = pushed {
+            (self.post)(ControlEvent::Lost { epoch, why: error.to_string(), how: Loss::Broken });
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, ControlState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -217,24 +238,13 @@ impl ControlHandle {
     ///
     /// Edge: when the peer leaves more untaken than `haul_core::resend` keeps, the link is lost for good.
     pub fn send(&self, message: Message) {
-        let mut body = Vec::new();
-        let kind = encode_message(&message, &mut body);
-        let mut state = self.shared.lock();
-        if state.closing || state.broken {
-            return;
-        }
-        let pushed = state.out.push(Kept { kind, body });
-        let (epoch, closer) = (state.epoch, state.closer.take_if(|_| pushed.is_err()));
-        state.broken = pushed.is_err();
-        state.read_over |= state.broken;
-        drop(state);
-        self.shared.changed.notify_all();
-        if let Some(closer) = closer {
-            closer();
-        }
-        if let Err(error) = pushed {
-            (self.shared.post)(ControlEvent::Lost { epoch, why: error.to_string(), how: Loss::Broken });
-        }
+        self.shared.send(message);
+    }
+
+    /// Whoever has it sends as [`ControlHandle::send`] does, on any thread, and keeps nothing open.
+    pub fn sender(&self) -> impl Fn(Message) + Send + Sync + 'static {
+        let shared = self.shared.clone();
+        move |message| shared.send(message)
     }
 
     /// See [`ControlEvent::taken`]. Messages are taken in the order in which they came.

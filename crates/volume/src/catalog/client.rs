@@ -20,16 +20,22 @@ use haul_core::volume::catalog::{
     Request, Setting, WINDOW,
 };
 use haul_core::volume::layout::{Given, Placing};
-use haul_core::volume::ticket::{Sealed, Term};
+use haul_core::volume::ticket::Term;
 use haul_core::volume::wire::Message;
 use haul_core::volume::{ClientNo, FileNo, RequestNo, ServerNo, Session};
 use rustix::io::Errno;
+
+pub use away::Attends;
+pub use tickets::Tickets;
 
 use super::SILENCE_MAX;
 use crate::dial::{Keys, connect};
 use crate::line::{Bytes, Mouth, speak};
 use crate::lists::Known as Lists;
 use crate::wallet::Wallet;
+
+mod away;
+mod tickets;
 
 /// Between two tries to connect, at first and at most.
 const REST: Duration = Duration::from_millis(50);
@@ -58,16 +64,20 @@ struct Shared {
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct State {
+    started: Instant,
     me: Option<(ClientNo, Facts)>,
     session: u64,
     /// While a connection stands on which the catalog has answered the join.
     mouth: Option<Mouth>,
     /// Ends the connection, also one that has not joined yet.
     close: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// When the catalog was heard last.
+    /// When the catalog was heard last, or a connection to it was made.
     heard: Option<Instant>,
+    /// When it said anything last.
+    said: Option<Instant>,
+    /// Since when something was asked and nothing was answered, also where who asked it has given up.
+    missed: Option<Instant>,
     /// The last numbers: of what is done once, and of what may be repeated.
     once: u64,
     repeatable: u64,
@@ -80,15 +90,45 @@ struct State {
     lost: BTreeSet<EntryNo>,
     /// Why there is no connection.
     why: String,
-    /// Since when calls have to end sooner, and how soon.
+    /// Since when calls have to end sooner, and how soon: see [`away`].
     hurry: Option<(Instant, Duration)>,
+    /// Who is asked whether calls wait on.
+    attends: Option<Attends>,
     over: bool,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            started: Instant::now(),
+            me: None,
+            session: 0,
+            mouth: None,
+            close: None,
+            heard: None,
+            said: None,
+            missed: None,
+            once: 1,
+            repeatable: REPEATABLE,
+            waiting: BTreeMap::new(),
+            wallet: Wallet::default(),
+            terms: None,
+            open: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            why: String::new(),
+            hurry: None,
+            attends: None,
+            over: false,
+        }
+    }
 }
 
 /// A call that has not returned.
 struct Waiting {
     request: Request,
     answer: Option<Answer>,
+    /// Since when; `None`: nothing is held up by it.
+    since: Option<Instant>,
     /// Files that other calls closed since this one, which opens a file, was asked.
     closed: Vec<EntryNo>,
 }
@@ -99,7 +139,20 @@ impl Client {
     /// # Errors
     /// The catalog was not heard in time, or refuses.
     pub fn connect(keys: Keys, to: SocketAddr, patience: Duration) -> Result<Client, Failure> {
-        let state = State { once: 1, repeatable: REPEATABLE, ..State::default() };
+        Client::connect_with(keys, to, patience, None)
+    }
+
+    /// The same; `attends` is asked while this waits, and later calls, until it is [set](Client::attend).
+    ///
+    /// # Errors
+    /// As of that, and ECANCELED.
+    pub fn connect_with(
+        keys: Keys,
+        to: SocketAddr,
+        patience: Duration,
+        attends: Option<Attends>,
+    ) -> Result<Client, Failure> {
+        let state = State { attends, ..State::default() };
         let shared = Arc::new(Shared {
             keys,
             to,
@@ -215,12 +268,16 @@ impl Client {
     }
 
     fn ask(&self, request: Request) -> Result<Answer, Failure> {
+        self.ask_as(request, false)
+    }
+
+    fn ask_as(&self, request: Request, is_beside: bool) -> Result<Answer, Failure> {
         let limit = (Instant::now(), self.patience);
         let mut state = self.shared.lock();
         while request.is_once() && !state.has_slot() {
             state = self.shared.wait(state, limit)?;
         }
-        let number = state.ask(request);
+        let number = if is_beside { state.ask_beside(request) } else { state.ask(request) };
         self.wait_for(state, number, limit)
     }
 
@@ -336,6 +393,14 @@ impl Client {
         self.entry(Request::SetAttr { id, set })
     }
 
+    /// The same of what holds up nothing: it is not [told](Client::waits) to wait.
+    pub fn set_attr_beside(&self, id: EntryNo, set: Setting) -> Result<Entry, Failure> {
+        match self.ask_as(Request::SetAttr { id, set }, true)? {
+            Answer::Entry(entry) => Ok(entry),
+            other => Err(nonsense(&other)),
+        }
+    }
+
     /// A page of a directory, and whether there are more entries behind it.
     pub fn read_dir(&self, dir: EntryNo, after: Option<Name>) -> Result<(Vec<(Name, Entry)>, bool), Failure> {
         match self.call(Request::ReadDir { dir, after, max: PAGE_MAX as u16 })? {
@@ -430,13 +495,6 @@ impl Client {
         }
     }
 
-    /// From now on a call that is not answered ends within so long, and so does each that waits: nobody has
-    /// any more patience with this catalog.
-    pub fn hurry(&self, patience: Duration) {
-        self.shared.lock().hurry.get_or_insert((Instant::now(), patience));
-        self.shared.changed.notify_all();
-    }
-
     /// Ends for good: the catalog forgets this client at once.
     pub fn leave(self) -> Result<(), Failure> {
         self.done(Request::Leave)
@@ -463,75 +521,6 @@ impl Drop for Client {
     }
 }
 
-/// The tickets of a client of a catalog. It holds up nobody.
-pub struct Tickets {
-    shared: Arc<Shared>,
-    patience: Duration,
-}
-
-impl Tickets {
-    /// Whether servers want any.
-    pub(crate) fn needed(&self) -> bool {
-        self.shared.lock().wallet.needed()
-    }
-
-    /// One that is not over, and whether another should be had soon.
-    pub(crate) fn get(&self, file: FileNo) -> Option<(Sealed, bool)> {
-        self.shared.lock().wallet.get(file).map(|(sealed, is_last)| (sealed.clone(), is_last))
-    }
-
-    /// Why the catalog gives none, while it does not.
-    pub(crate) fn why(&self) -> String {
-        let state = self.shared.lock();
-        match state.mouth {
-            Some(_) => "it is connected and silent".into(),
-            None => state.why.clone(),
-        }
-    }
-
-    /// A server did not take this one; false: it was not the newest.
-    pub(crate) fn forget(&self, file: FileNo, name: u64) -> bool {
-        self.shared.lock().wallet.forget(file, name)
-    }
-
-    /// Asks for tickets for these files, at most [`PAGE_MAX`]; for which of them there are some now.
-    ///
-    /// # Errors
-    /// The catalog did not answer.
-    pub(crate) fn ask(&self, files: &[FileNo]) -> Result<Vec<FileNo>, Failure> {
-        let limit = (Instant::now(), self.patience);
-        let mut state = self.shared.lock();
-        let number = state.ask(Request::Tickets(files.iter().map(|file| EntryNo(file.0)).collect()));
-        let answer = loop {
-            let Some(waiting) = state.waiting.get_mut(&number) else { return Err(state.late()) };
-            if let Some(answer) = waiting.answer.take() {
-                break answer;
-            }
-            // Who used this client is gone.
-            if state.over {
-                drop(state);
-                return Err(self.give_up(number));
-            }
-            state = match self.shared.wait(state, limit) {
-                Ok(state) => state,
-                Err(_) => return Err(self.give_up(number)),
-            };
-        };
-        state.waiting.remove(&number);
-        match answer {
-            Answer::Files(files) => Ok(files),
-            Answer::Failed(failure) => Err(failure),
-            other => Err(nonsense(&other)),
-        }
-    }
-
-    fn give_up(&self, number: u64) -> Failure {
-        let mut state = self.shared.lock();
-        state.waiting.remove(&number);
-        state.late()
-    }
-}
-
 fn gone() -> Failure {
     Failure { errno: Errno::NOENT.raw_os_error(), words: "the file is not there any more".into() }
 }
@@ -547,23 +536,6 @@ impl Shared {
 
     fn me(&self) -> (ClientNo, Facts) {
         self.lock().me.clone().expect("it has joined once")
-    }
-
-    /// Waits for anything to change, no longer than until so long after `begun`.
-    fn wait<'a>(
-        &self,
-        state: MutexGuard<'a, State>,
-        (begun, patience): (Instant, Duration),
-    ) -> Result<MutexGuard<'a, State>, Failure> {
-        let mut until = begun + patience;
-        if let Some((since, hurry)) = state.hurry {
-            until = until.min(begun.max(since) + hurry);
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(state.late());
-        }
-        Ok(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
     }
 
     fn ping(&self) {
@@ -642,7 +614,8 @@ impl Shared {
                 Err(error) => break error.to_string(),
             };
             let mut state = self.lock();
-            state.heard = Some(Instant::now());
+            let now = Some(Instant::now());
+            (state.heard, state.said) = (now, now);
             match message {
                 Message::Catalog(Catalog::Joined { client, facts }) => {
                     let Some(mouth) = mouth.take() else { break "the catalog joined twice".to_owned() };
@@ -650,9 +623,13 @@ impl Shared {
                         break "the catalog takes this client for another".to_owned();
                     }
                     state.me = Some((client, facts));
+                    state.has_done();
                     state.go_on(mouth);
                 }
-                Message::Catalog(Catalog::Answer(number, answer)) => state.hear(number, answer),
+                Message::Catalog(Catalog::Answer(number, answer)) => {
+                    state.hear(number, answer);
+                    state.has_done();
+                }
                 Message::Tickets(mut given) => {
                     if let Some(terms) = &state.terms {
                         terms(given.term, std::mem::take(&mut given.raised));
@@ -672,12 +649,6 @@ impl Shared {
 }
 
 impl State {
-    fn late(&self) -> Failure {
-        let why = if self.mouth.is_some() { "it is connected" } else { &*self.why };
-        let words = format!("the catalog did not answer in time: {why}").into();
-        Failure { errno: Errno::TIMEDOUT.raw_os_error(), words }
-    }
-
     /// Whether one more request may be under way that must not be done twice: the slot that the catalog would
     /// remember it in has nothing that may still be asked for.
     fn has_slot(&self) -> bool {
@@ -687,6 +658,15 @@ impl State {
 
     /// Asks it, and says under which number.
     fn ask(&mut self, request: Request) -> u64 {
+        let number = self.ask_beside(request);
+        if let Some(waiting) = self.waiting.get_mut(&number) {
+            waiting.since = Some(Instant::now());
+        }
+        number
+    }
+
+    /// The same of what holds up nothing.
+    fn ask_beside(&mut self, request: Request) -> u64 {
         let next = if request.is_once() { &mut self.once } else { &mut self.repeatable };
         *next += 1;
         let number = *next;
@@ -698,7 +678,8 @@ impl State {
         if let Some(mouth) = &self.mouth {
             mouth.say(Message::Catalog(Catalog::Ask(RequestNo(number), request.clone())), Bytes::default());
         }
-        self.waiting.insert(number, Waiting { request, answer: None, closed: Vec::new() });
+        self.missed.get_or_insert_with(Instant::now);
+        self.waiting.insert(number, Waiting { request, answer: None, since: None, closed: Vec::new() });
         number
     }
 
