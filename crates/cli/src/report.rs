@@ -398,7 +398,8 @@ impl<O: Write, E: Write> Screen<O, E> {
         }
     }
 
-    /// Whether what is long was said of another entry: it is counted, and said once more at the end, with that.
+    /// Whether what is long was said of another entry: it is counted, and said once more at the end, with
+    /// that.
     fn was_said(&mut self, path: &[u8], text: &str) -> bool {
         if self.manner.verbose > 0 || haul_mutant::removed("one-cause-is-said-once") {
             return false;
