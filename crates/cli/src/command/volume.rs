@@ -30,6 +30,7 @@ mod life;
 mod names;
 mod show;
 mod talk;
+mod threshold;
 
 use talk::{Hosts, Limit};
 
