@@ -15,7 +15,7 @@ use haul_volume::dial::Keys;
 use haul_volume::visit::Met;
 use serde::Serialize;
 
-use super::threshold::Threshold;
+use super::threshold::{Threshold, micros};
 use super::{Absent, FAILED, Trouble, access, called, each, keys, known, meet, print};
 use crate::progress::{bytes, plural};
 
@@ -318,14 +318,6 @@ impl Curve {
             (None, Some(mib)) => format!("{} a MiB, not measured for small writes", micros(mib)),
             (None, None) => "not measured".into(),
         }
-    }
-}
-
-/// A time of a request, to read.
-pub(super) fn micros(micros: f64) -> String {
-    match micros {
-        1000.0.. => format!("{:.1} ms", micros / 1000.0),
-        _ => format!("{micros:.0} us"),
     }
 }
 

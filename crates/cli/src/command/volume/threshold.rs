@@ -8,7 +8,6 @@ use haul_core::volume::cost::class_of;
 use haul_core::volume::wire::Heard;
 use serde::Serialize;
 
-use super::show::micros;
 use crate::progress::bytes;
 
 /// The threshold of the client that spoke of it last.
@@ -104,6 +103,14 @@ impl Cost {
     fn in_words(&self) -> String {
         let us = |us: Option<f64>| us.map_or_else(|| "not measured".to_owned(), micros);
         format!("{} {} directly, {} gathered", bytes(self.bytes), us(self.direct_us), us(self.gathered_us))
+    }
+}
+
+/// A time of a request, to read.
+pub(super) fn micros(micros: f64) -> String {
+    match micros {
+        1000.0.. => format!("{:.1} ms", micros / 1000.0),
+        _ => format!("{micros:.0} us"),
     }
 }
 
