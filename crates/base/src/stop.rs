@@ -1,8 +1,8 @@
 //! Somebody may want an end of what is waited for, and to hear what that is.
 //!
 //! In: who can tell whether an end is wanted. Out: a [`Stop`] that whoever waits looks at, at least every
-//! [`LOOK`], and that tells what he waits for. It is looked at rather than told, so that it can be any word of anybody, and costs no
-//! descriptor.
+//! [`LOOK`], and that tells what he waits for. It is looked at rather than told, so that it can be any word
+//! of anybody, and costs no descriptor.
 //! Left out: how something ends in good order; this is for what nothing is lost of.
 
 use std::fmt;

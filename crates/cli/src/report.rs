@@ -248,6 +248,8 @@ pub fn now() -> String {
 /// Why entries failed.
 struct Cause {
     text: String,
+    /// Without the name of the entry.
+    bare: String,
     first: String,
     others: u64,
     /// The first [`OTHERS_NAMED_MAX`] of these.
@@ -398,18 +400,20 @@ impl<O: Write, E: Write> Screen<O, E> {
         }
     }
 
-    /// Whether what is long was said of another entry: it is counted, and said once more at the end, with that.
+    /// Whether what is long was said of another entry: it is counted, and said once more at the end, with
+    /// that.
     fn was_said(&mut self, path: &[u8], text: &str) -> bool {
         if self.manner.verbose > 0 || haul_mutant::removed("one-cause-is-said-once") {
             return false;
         }
         let path = haul::escape::name(path);
         // The entry's own name makes no other cause of it.
-        let text = text.replace(&*path, "");
-        if text.len() < LONG_CAUSE {
+        let bare = text.replace(&*path, "");
+        if bare.len() < LONG_CAUSE {
             return false;
         }
-        if let Some(cause) = self.causes.iter_mut().find(|cause| cause.text == text) {
+        let is_same = |cause: &&mut Cause| cause.text == text || cause.bare == bare;
+        if let Some(cause) = self.causes.iter_mut().find(is_same) {
             cause.others += 1;
             if cause.named.len() < OTHERS_NAMED_MAX {
                 cause.named.push(path);
@@ -417,7 +421,8 @@ impl<O: Write, E: Write> Screen<O, E> {
             return true;
         }
         if self.failed_shown < FAILED_SHOWN_MAX {
-            self.causes.push(Cause { text, first: path, others: 0, named: Vec::new() });
+            let text = text.to_owned();
+            self.causes.push(Cause { text, bare, first: path, others: 0, named: Vec::new() });
         }
         false
     }

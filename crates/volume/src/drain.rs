@@ -25,7 +25,7 @@ use haul_core::volume::{Candidate, ContentVersion, FileNo};
 use rustix::io::Errno;
 
 use crate::catalog::client::Client as Catalog;
-use crate::client::{Client, Look, VolumeError};
+use crate::client::{Client, Look, VolumeError, Waiting};
 use crate::disk::lock;
 
 /// So many that were brought are noted at a time.
@@ -272,6 +272,10 @@ pub struct Homeless {
     /// Files and links that have one, and some of the places.
     pub at_home: u64,
     pub places: Vec<Box<str>>,
+    /// Files of which that is not known, the first few of them, and why it is not.
+    pub unknown: u64,
+    pub some_unknown: Vec<Vec<u8>>,
+    pub why: Option<String>,
     /// Entries that were looked at, and whether those are all.
     pub looked: u64,
     pub is_all: bool,
@@ -281,10 +285,20 @@ pub struct Homeless {
 /// order: nobody's files, which no drain brings.
 pub type Ours<'a> = dyn Fn(&Catalog, EntryNo, &[(Name, Entry)]) -> Result<Vec<bool>, Failure> + 'a;
 
+/// Where a file or a link has its home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HomeOf {
+    At(Box<str>),
+    /// It has none.
+    Nowhere,
+    /// It had one when its gatherer was heard of it last, which does not say what became of it: why.
+    Unknown(String),
+}
+
 /// Looks for files and links without a home, but for what runs of haul have there: for all of them, or until
-/// there is one and so many entries were looked at. Who may write one gives that up for the look. A file
-/// whose gatherer does not say what became of it has none; where a server is away nobody waits for it more
-/// than once.
+/// there is one and so many entries were looked at. Who may write one gives that up for the look. Of a file
+/// that had a home and whose gatherer does not say what became of it nobody knows; where a server is away
+/// nobody waits for it more than once.
 ///
 /// # Errors
 /// The catalog's.
@@ -295,12 +309,12 @@ pub fn homeless(
     (some_max, looked_max): (usize, u64),
 ) -> Result<Homeless, Failure> {
     let mut found = Homeless { is_all: true, ..Homeless::default() };
-    let mut asks = true;
+    let mut silent = None;
     let mut open = vec![(ROOT, Vec::new(), 0)];
     while let Some((dir, path, depth)) = open.pop() {
         let mut after = None;
         loop {
-            if found.count > 0 && found.looked >= looked_max {
+            if found.count + found.unknown > 0 && found.looked >= looked_max {
                 found.is_all = false;
                 return Ok(found);
             }
@@ -325,15 +339,22 @@ pub fn homeless(
                     Kind::Link(_) => files.push((entry.id, below, false)),
                 }
             }
-            for ((_, path, _), home) in files.iter().zip(homes(catalog, client, &files, &mut asks)?) {
+            for ((_, path, _), home) in files.iter().zip(homes(catalog, client, &files, &mut silent)?) {
                 match home {
-                    Some(place) => {
+                    HomeOf::At(place) => {
                         found.at_home += 1;
                         if found.places.len() < some_max && !found.places.contains(&place) {
                             found.places.push(place);
                         }
                     }
-                    None => {
+                    HomeOf::Unknown(why) => {
+                        found.unknown += 1;
+                        found.why.get_or_insert(why);
+                        if found.some_unknown.len() < some_max {
+                            found.some_unknown.push(path.clone());
+                        }
+                    }
+                    HomeOf::Nowhere => {
                         found.count += 1;
                         if found.some.len() < some_max {
                             found.some.push(path.clone());
@@ -349,13 +370,14 @@ pub fn homeless(
     Ok(found)
 }
 
-/// Where each of these entries of one page has its home.
+/// Where each of these entries of one page has its home. `silent`: why one was not heard, which nobody asks
+/// once more.
 fn homes(
     catalog: &Catalog,
     client: &Client,
     files: &[(EntryNo, Vec<u8>, bool)],
-    asks: &mut bool,
-) -> Result<Vec<Option<Box<str>>>, Failure> {
+    silent: &mut Option<String>,
+) -> Result<Vec<HomeOf>, Failure> {
     let ids = || files.iter().map(|(id, ..)| *id).collect();
     // Those of which the catalog knows no home have none, whatever a look would show.
     let before = catalog.known(ids())?;
@@ -364,40 +386,51 @@ fn homes(
         .zip(&before)
         .map(|((id, _, is_file), known)| {
             let may = known.as_ref().is_some_and(|known| known.home.is_some());
-            (may && *is_file).then(|| asks.then(|| client.look(FileNo(id.0))))
+            (may && *is_file).then(|| silent.is_none().then(|| client.look(FileNo(id.0))))
         })
         .collect();
-    let looks = looks.into_iter().map(|look| {
-        look.map(|look| {
-            let looked = look?.wait();
-            *asks &= !matches!(looked, Err(VolumeError::Late(..)));
-            looked.ok()
-        })
-    });
-    let looks: Vec<Option<Option<Look>>> = looks.collect();
+    let mut looked = |look: Option<_>| {
+        let look: Waiting<Look> = look.ok_or_else(|| silent.clone().unwrap_or_default())?;
+        match look.wait() {
+            Ok(look) => Ok(Some(look)),
+            Err(VolumeError::Gone) => Ok(None),
+            Err(why) => {
+                let words = why.to_string();
+                if let VolumeError::Late(..) = why {
+                    silent.get_or_insert_with(|| words.clone());
+                }
+                Err(words)
+            }
+        }
+    };
+    let looks: Vec<Option<Result<Option<Look>, String>>> =
+        looks.into_iter().map(|look| look.map(&mut looked)).collect();
     let after = catalog.known(ids())?;
     let each = files.iter().zip(before.iter().zip(&after)).zip(looks);
-    Ok(each
-        .map(|(((_, _, is_file), (before, after)), look)| {
-            let (before, known) = (before.as_ref()?, after.as_ref()?);
-            let has = match look {
-                Some(look) => has_home(&look?, known),
-                None => !is_file && before.home.is_some() && known.home.is_some(),
-            };
-            known.home.as_ref().filter(|_| has).map(|home| home.place.clone())
-        })
-        .collect())
+    Ok(each.map(|(((_, _, is_file), known), look)| home_of(*is_file, known, look)).collect())
 }
 
-/// Where one file or link has its home; `None`: it has none.
+/// The same of one, by what the catalog knew before and behind a look at it, if there was one.
+fn home_of(
+    is_file: bool,
+    (before, after): (&Option<Known>, &Option<Known>),
+    look: Option<Result<Option<Look>, String>>,
+) -> HomeOf {
+    let (Some(before), Some(known)) = (before, after) else { return HomeOf::Nowhere };
+    let Some(home) = &known.home else { return HomeOf::Nowhere };
+    let has = match look {
+        Some(Err(why)) if !haul_mutant::removed("homes-may-be-unknown") => return HomeOf::Unknown(why),
+        Some(look) => look.ok().flatten().is_some_and(|look| has_home(&look, known)),
+        None => !is_file && before.home.is_some(),
+    };
+    if has { HomeOf::At(home.place.clone()) } else { HomeOf::Nowhere }
+}
+
+/// Where one file or link has its home.
 ///
 /// # Errors
 /// The catalog's.
-pub fn home(
-    catalog: &Catalog,
-    client: &Client,
-    id: EntryNo,
-    is_file: bool,
-) -> Result<Option<Box<str>>, Failure> {
-    Ok(homes(catalog, client, &[(id, Vec::new(), is_file)], &mut true)?.pop().flatten())
+pub fn home(catalog: &Catalog, client: &Client, id: EntryNo, is_file: bool) -> Result<HomeOf, Failure> {
+    let mut found = homes(catalog, client, &[(id, Vec::new(), is_file)], &mut None)?;
+    Ok(found.pop().unwrap_or(HomeOf::Nowhere))
 }

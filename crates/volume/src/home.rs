@@ -109,6 +109,11 @@ pub enum HomeError {
         path.display()
     )]
     NotEmpty { path: PathBuf, name: String },
+    #[error(
+        "cannot make {}: there is no directory {} to make it in; make that first (`mkdir -p`), or mount there what should be",
+        .0.display(), .0.parent().unwrap_or(.0).display()
+    )]
+    NoParent(PathBuf),
     #[error("{} is of the user {uid}: name a directory of your own", path.display())]
     Owner { path: PathBuf, uid: u32 },
     #[error(
@@ -192,6 +197,8 @@ impl Home {
         match retry_on_intr(|| rustix::fs::mkdir(path, Mode::RWXU)) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
+            // It may be where something should be mounted: nobody makes it unasked.
+            Err(Errno::NOENT) => Err(HomeError::NoParent(path.into())),
             Err(errno) => Err(failed("make", path)(errno)),
         }
     }
@@ -524,7 +531,7 @@ mod tests {
         assert!(matches!(Home::open(&dir, Some(VolumeId([4; 16]))), Err(HomeError::Other(_))));
         let (home, read) = Home::open(&dir, Some(VolumeId([3; 16]))).expect("its own");
         assert_eq!((read.role, home.is_made()), (Role::Server(0), false));
-        assert!(matches!(Home::make(&room.path().join("no/d")), Err(HomeError::Io { op: "make", .. })));
+        assert!(matches!(Home::make(&room.path().join("no/d")), Err(HomeError::NoParent(_))));
     }
 
     /// Goal: clearing removes what haul keeps there and nothing else, and names what else is there.

@@ -87,7 +87,7 @@ fn names(client: &Client, dir: EntryNo) -> Vec<(Name, EntryNo)> {
 /// Goal: where nobody has patience any more a catalog that is there is waited for all the same, however long
 /// nothing was asked of it; one that is gone is waited for once, and not by each call anew; and one that is
 /// back answers again.
-/// Method: calls in a row whose patience is longer than any test: they come to an end.
+/// Method: calls in a row whose patience is longer than any test.
 #[test]
 fn in_a_hurry_only_who_is_away_is_left() {
     let hurry = Duration::from_millis(200);
@@ -103,7 +103,7 @@ fn in_a_hurry_only_who_is_away_is_left() {
     std::thread::sleep(hurry * 10);
     client.stat(ROOT).expect("it is there, and nothing was asked of it meanwhile");
     drop(server);
-    for _ in 0..20_000 {
+    for _ in 0..1000 {
         let failure = client.stat(ROOT).expect_err("it is gone");
         assert_eq!(failure.errno, rustix::io::Errno::TIMEDOUT.raw_os_error(), "{failure}");
     }

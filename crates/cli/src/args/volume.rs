@@ -131,6 +131,10 @@ pub struct Entry {
 }
 
 #[derive(ClapArgs, Debug)]
+#[command(
+    after_help = "Exit codes: 0 all were removed; 1 none was; 2 wrong usage, and nothing was removed; 3 some were not, each of \
+                  which is named."
+)]
 pub struct Rm {
     /// Files in volumes
     #[arg(value_name = "NAME/PATH", required = true)]

@@ -6,12 +6,14 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use haul_core::volume::ServerNo;
 use haul_volume::access::{Access, AccessError, ServerAt};
+use haul_volume::catalog::client::{Attends, Client as Catalog};
 use haul_volume::dial::Keys;
 use haul_volume::home::Role;
 use haul_volume::visit::{Met, VisitError, visit};
@@ -28,11 +30,17 @@ mod life;
 mod names;
 mod show;
 mod talk;
+mod threshold;
 
 use talk::{Hosts, Limit};
 
+/// A wait that is longer is said.
+const SAID_AFTER: Duration = Duration::from_secs(1);
 /// A server that is there answers within this.
 const VISIT_WITHIN: Duration = Duration::from_secs(5);
+
+/// Some of what was asked for was done, as of copies.
+const PARTIAL: i32 = 3;
 
 /// Which signal asked for an end.
 static ASKED: OnceLock<signals::Asked> = OnceLock::new();
@@ -107,6 +115,28 @@ fn access_to_change(name: &str) -> Result<(PathBuf, Access), Trouble> {
 
 fn keys(access: &Access) -> Result<Keys, Trouble> {
     access.keys().map_err(|error| Trouble(error.to_string(), FAILED))
+}
+
+/// Connects to the catalog of a volume; says so where that takes longer than a moment.
+fn catalog(access: &Access, patience: Duration) -> Result<Catalog, Trouble> {
+    let (name, place) = (access.name.clone(), access.catalog.to_string());
+    let said = AtomicBool::new(false);
+    let attends: Attends = Arc::new(move |since, patience, why| {
+        if let Some(why) = why.filter(|_| since.elapsed() >= SAID_AFTER && !said.swap(true, Ordering::AcqRel))
+        {
+            let (seconds, why) = (patience.as_secs(), escape::text(why));
+            note(&format!("waiting for the catalog of volume {name}, {place}, for up to {seconds} s: {why}"));
+        }
+        true
+    });
+    let at = access.catalog.address()?;
+    Catalog::connect_with(keys(access)?, at, patience, Some(attends)).map_err(|failure| {
+        let words = escape::text(&failure.words);
+        Trouble(
+            format!("the catalog of {}: {words}; `haul volume health {0}` says who answers", access.name),
+            FAILED,
+        )
+    })
 }
 
 /// How the hosts of a volume are reached, until the limit or a signal ends it.

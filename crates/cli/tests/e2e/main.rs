@@ -93,4 +93,5 @@ mod volume_older;
 mod volume_patience;
 mod volume_resume;
 mod volume_slurm;
+mod volume_told;
 mod young;

@@ -97,7 +97,10 @@ impl User {
     pub fn names(&self, path: &str) -> Vec<String> {
         let listed = self.env(Haul::new(["volume", "ls", path])).run().sane().exits(0);
         let lines = String::from_utf8_lossy(&listed.stdout).into_owned();
-        let name = |line: &str| line.split(" -> ").next()?.split_whitespace().last().map(str::to_owned);
+        let name = |line: &str| {
+            let line = line.trim_end_matches("  (of an unfinished copy)");
+            line.split(" -> ").next()?.split_whitespace().last().map(str::to_owned)
+        };
         lines.lines().filter_map(name).collect()
     }
 

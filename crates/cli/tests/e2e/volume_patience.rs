@@ -1,10 +1,10 @@
-//! Copies to and from a volume whose catalog or servers are away: how long they wait, what they say of it, and
-//! how they end.
+//! Copies to and from a volume whose catalog or servers are away: how long they wait, what they say of it,
+//! and how they end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::support::run::{Haul, Running};
@@ -60,8 +60,8 @@ fn start(user: &User, args: &[&str], from: &Path, to: &Path) -> Running {
 
 /// Goal: a copy of a tree into a volume whose catalog dies in the middle ends when its patience is over, and
 /// not later by each of its files: with 1 and one error that says who is gone, where that was and what to do.
-/// All that was not copied is in `--failures`, each entry of it, and said on the screen once; the same command
-/// copies it when the catalog is there again.
+/// All that was not copied is in `--failures`, each entry of it, and said on the screen once; the same
+/// command copies it when the catalog is there again.
 #[test]
 fn a_catalog_that_is_killed_in_mid_tree_ends_the_copy() {
     let (user, data) = user_with(1);
@@ -105,42 +105,56 @@ fn a_catalog_that_comes_back_is_waited_for() {
     user.has(&data, "out");
 }
 
-/// Goal: one signal ends a copy that waits for a catalog, which is killed or stands still, or for a server: of
-/// a copy into the volume and of one out of it.
-/// Left out: a catalog that dies when all was walked, which a copy out of the volume does not need any more.
+/// Starts a copy, stops or kills a process of the volume in the middle, and sends one signal when that is
+/// waited for.
+fn is_ended(
+    user: &User,
+    mut running: Running,
+    (process, how): (Pid, Signal),
+    (what, signal_of_user): (&str, Signal),
+    is_under_way: impl Fn(&Value) -> bool,
+) {
+    assert!(running.until(|running| told(running).iter().any(&is_under_way)), "{}", running.stderr());
+    signal(process, how);
+    assert!(waits_for(&mut running, what), "{what}: {}", running.stderr());
+    running.signal_one(signal_of_user);
+    let code = if signal_of_user == Signal::INT { 130 } else { 143 };
+    let ended = running.wait().sane().exits(code);
+    assert_eq!(ended.summary().text("status"), "interrupted", "{}", ended.describe());
+    if how == Signal::STOP {
+        signal(process, Signal::CONT);
+    }
+    user.start();
+}
+
+/// Goal: one signal ends a copy into a volume that waits for the catalog, which is killed or stands still, or
+/// for a server; and one out of it that waits for a server.
+/// Method: what comes out is more than fits into the buffers.
 #[test]
 fn one_signal_ends_a_copy_that_waits() {
     let (user, data) = user_with(3);
-    user.cp(&["-r"], &data, "vol://v/in/").run().sane().exits(0);
-    let out = user.room.at("out");
-    let (catalog, server) = ("the catalog of volume v, ", "server 1 of volume v, ");
-    let (from_it, into) = ((Path::new("vol://v/in"), out.as_path()), |to: &'static str| Path::new(to));
     let cases = [
-        (None, Signal::KILL, Signal::TERM, catalog, (data.as_path(), into("vol://v/new0/"))),
-        (None, Signal::STOP, Signal::INT, catalog, (data.as_path(), into("vol://v/new1/"))),
-        (Some(1), Signal::KILL, Signal::TERM, server, (data.as_path(), into("vol://v/new2/"))),
-        (Some(1), Signal::KILL, Signal::INT, server, from_it),
+        (None, Signal::KILL, ("the catalog of volume v, ", Signal::TERM), "vol://v/0/"),
+        (None, Signal::STOP, ("the catalog of volume v, ", Signal::INT), "vol://v/1/"),
+        (Some(1), Signal::KILL, ("server 1 of volume v, ", Signal::TERM), "vol://v/2/"),
     ];
-    for (who, how, signal_of_user, what, (from, to)) in cases {
+    for (who, how, waits, to) in cases {
         let process = user.process(who);
-        let mut running = start(&user, &[LONG, SLOW], from, to);
-        assert!(is_under_way(&mut running), "{}", running.stderr());
-        signal(process, how);
-        assert!(waits_for(&mut running, what), "{what}: {}", running.stderr());
-        running.signal_one(signal_of_user);
-        let code = if signal_of_user == Signal::INT { 130 } else { 143 };
-        let ended = running.wait().sane().exits(code);
-        assert_eq!(ended.summary().text("status"), "interrupted", "{}", ended.describe());
-        if how == Signal::STOP {
-            signal(process, Signal::CONT);
-        }
-        user.start();
+        let running = start(&user, &[LONG, SLOW], &data, Path::new(to));
+        is_ended(&user, running, (process, how), waits, |event| event["files_done"].as_u64() >= Some(50));
     }
+    let large = user.room.file("large", tree::bytes(&mut fastrand::Rng::with_seed(3), 48 << 20));
+    user.cp(&[], &large, "vol://v/").run().sane().exits(0);
+    let process = user.process(Some(1));
+    let args = [LONG, "--rate=4MB/s", "--memory=8MiB"];
+    let running = start(&user, &args, Path::new("vol://v/large"), &user.room.at("out"));
+    let waits = ("server 1 of volume v, ", Signal::INT);
+    is_ended(&user, running, (process, Signal::KILL), waits, |event| event["bytes_sent"].as_u64() > Some(0));
 }
 
 /// Goal: a copy to or from a volume that was stopped says for what it waits, and for how long, before it has
-/// begun: as `waiting` and on stderr. One Ctrl-C ends it; so does its patience, with an error that says what to
-/// do; and when the volume is started it goes on. A dry run waits no other way.
+/// begun: as `waiting` and on stderr. One Ctrl-C ends it; so does its patience, with an error that says what
+/// to do; and when the volume is started it goes on. A dry run waits no other way.
 #[test]
 fn a_copy_at_a_stopped_volume_says_that_it_waits() {
     let user = User::new();

@@ -3,12 +3,13 @@
 //! In: what was begun at the servers; what the catalog did not answer. Out: what became of it; once that a
 //! server is gone, for who ends the run then.
 //! Invariants: a storage server is gone only if something waited in vain for as long as the run has patience,
-//! and it was not heard for as long either; the catalog is if a call waited for so long, or what waits for its
-//! tickets. From then on nobody waits for longer than [`GRACE`], which is for what was under way elsewhere,
-//! and what begins behind that ends at once: a run ends with one patience, and not with one for each file. A
-//! run that is to end has as little patience with a server, or the catalog, that is away. So it does where a server has no room: what is written there is tried
-//! again for one patience, which begins when it first had none. A disk that fails otherwise is not waited
-//! for. Left out: what is said of waits (`waits`), what ends, and what is told of the files that are left (the machines of the session).
+//! and it was not heard for as long either; the catalog is if a call waited for so long, or what waits for
+//! its tickets. From then on nobody waits for longer than [`GRACE`], which is for what was under way
+//! elsewhere, and what begins behind that ends at once: a run ends with one patience, and not with one for
+//! each file. So it does where a server has no room: what is written there is tried again for one patience,
+//! which begins when it first had none. A disk that fails otherwise is not waited for. A run that is to end
+//! has as little patience with a server, or the catalog, that is away. Left out: what is said of waits
+//! (`waits`), what ends, and what is told of the files that are left (the machines of the session).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -224,8 +225,8 @@ impl Volume {
         let mut waits = None;
         loop {
             // There may be thousands of them.
-            let is_left = self.left().is_some() && !haul_mutant::removed("lost-volumes-are-left-at-once");
-            if let Some(result) = begun.wait_for(if is_left { Duration::ZERO } else { LOOK }) {
+            let look = if self.left().is_some() { Duration::ZERO } else { LOOK };
+            if let Some(result) = begun.wait_for(look) {
                 return result;
             }
             if let Some(late) = self.left() {

@@ -1,8 +1,8 @@
 //! What a run waits for at a volume: said to people while it does.
 //!
-//! In: when waits begin and end, who is there. Out: one line of what is waited for, for how long it was and may
-//! be. Before a copy has begun whoever waits says it himself, again and again, and hears whether anybody wants
-//! him to ([`Volume::attend`]); from then on the session asks ([`Volume::in_wait`]).
+//! In: when waits begin and end, who is there. Out: one line of what is waited for, for how long it was and
+//! may be. Before a copy has begun whoever waits says it himself, again and again, and hears whether anybody
+//! wants him to ([`Volume::attend`]); from then on the session asks ([`Volume::in_wait`]).
 //! Left out: how long anybody waits (`gone`).
 
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@
 //! what it did as soon as this process says no more, however it ends.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Component, Path};
 
 use haul_core::volume::ServerNo;
 use haul_volume::access::{Access, Reach, ServerAt, check_name};
@@ -87,6 +87,14 @@ fn places(args: &Create) -> Result<Vec<Place>, Trouble> {
         }
         _ => args.server.clone(),
     };
+    // Which directories are the same, or lie in another, is told by their names.
+    let is_up = |place: &&Place| Path::new(&place.dir).components().any(|part| part == Component::ParentDir);
+    if let Some(place) = places.iter().chain(&args.catalog).find(is_up) {
+        return Err(Trouble(
+            format!("the directory {} has `..` in it: name it without", shown(place)),
+            USAGE,
+        ));
+    }
     for (number, place) in places.iter().enumerate() {
         let is_same =
             |other: &Place| other.host == place.host && Path::new(&other.dir) == Path::new(&place.dir);

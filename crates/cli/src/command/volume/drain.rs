@@ -13,11 +13,10 @@ use clap::{Args as _, FromArgMatches as _};
 use haul::api::{Endpoint, EntryEnd, EntryKind, Event, Picks};
 use haul_core::volume::Candidate;
 use haul_core::volume::catalog::{Failure, Request};
-use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::client::{Client, Config};
 use haul_volume::drain::{Drain, Sum};
 
-use super::{FAILED, Trouble, USAGE, access_to_change, keys, note, talk};
+use super::{FAILED, Trouble, USAGE, access_to_change, catalog, keys, note, talk};
 use crate::args::Cp;
 use crate::args::volume::Drain as Args;
 use crate::command::copy::{self, Part};
@@ -47,9 +46,7 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
     let (place, is_sure) = place(args, &source)?;
     let (keys, servers) = (keys(&access)?, access.addresses()?);
     let patience = args.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.max(1).into()));
-    let catalog = Catalog::connect(keys.clone(), access.catalog.address()?, patience).map_err(|failure| {
-        Trouble(format!("the catalog of {}: {}", args.name, escape::text(&failure.words)), FAILED)
-    })?;
+    let catalog = catalog(&access, patience)?;
     let config = Config {
         keys,
         number: catalog.number(),

@@ -214,14 +214,16 @@ fn may_go(access: &Access, keys: &Keys) -> Result<String, Trouble> {
     if let Ok(Some(words)) = unknown(access, keys) {
         return Err(Trouble(format!("volume {}: {words}; {yes}", access.name), FAILED));
     }
-    let Homeless { some, count, at_home, places, is_all, .. } = match names::homeless(access, NAMED_MAX) {
+    let found = match names::homeless(access, NAMED_MAX) {
         Ok(found) => found,
         Err(Trouble(why, _)) => {
             let why = format!("what is in the volume {} cannot be known: {why}; {yes}", access.name);
             return Err(Trouble(why, FAILED));
         }
     };
-    if count == 0 {
+    let Homeless { some, count, at_home, places, is_all, .. } = &found;
+    let (count, at_home) = (*count, *at_home);
+    if count == 0 && found.unknown == 0 {
         let places: Vec<String> = places.iter().map(|place| escape::text(place)).collect();
         return Ok(match at_home {
             0 => String::new(),
@@ -229,14 +231,20 @@ fn may_go(access: &Access, keys: &Keys) -> Result<String, Trouble> {
             many => format!("; {} are at home in {}", plural(many, "file", "files"), places.join(", ")),
         });
     }
+    let unknown = names::unknown_in_words(&access.name, &found);
+    if count == 0 {
+        let unknown = unknown.unwrap_or_default();
+        return Err(Trouble(format!("volume {}: {unknown}; {yes}", access.name), FAILED));
+    }
+    let unknown = unknown.map_or_else(String::new, |unknown| format!("; {unknown}"));
     let some: Vec<String> =
         some.iter().map(|path| format!("{}/{}", access.name, escape::name(path))).collect();
     let more = if count > some.len() as u64 { ", ..." } else { "" };
     let why = format!(
-        "there {}{} in the volume {} that {} no home outside of it: {}{more}; `haul volume drain {} --to DST` brings them to one, and \
-         {yes}",
+        "there {}{} in the volume {} that {} no home outside of it: {}{more}{unknown}; `haul volume drain {} --to DST` brings them to one, \
+         and {yes}",
         if count == 1 { "is 1 file".into() } else { format!("are {}", plural(count, "file", "files")) },
-        if is_all { "" } else { " at least" },
+        if *is_all { "" } else { " at least" },
         access.name,
         if count == 1 { "has" } else { "have" },
         some.join(", "),

@@ -14,10 +14,10 @@ use haul_core::volume::layout::{Placing, Striping};
 use haul_volume::access::{Access, check_name, without_scheme};
 use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::client::{Client, Config};
-use haul_volume::drain::{self, Homeless};
+use haul_volume::drain::{self, HomeOf, Homeless};
 use serde::Serialize;
 
-use super::{FAILED, Trouble, USAGE, access, keys, print};
+use super::{FAILED, PARTIAL, Trouble, USAGE, access, catalog, keys, print};
 use crate::escape;
 use crate::progress::{count, plural};
 use crate::report::json::PathFields;
@@ -30,6 +30,9 @@ const ASKED_MAX: usize = 256;
 const NAMED_MAX: usize = 10;
 /// Entries that are looked at where there are files without a home, to say how many.
 const LOOKED_MAX: u64 = 100_000;
+
+/// Behind what is of a copy into the volume that is not done.
+const UNFINISHED: &str = "  (of an unfinished copy)";
 
 /// A volume whose names are looked at.
 struct Names {
@@ -64,6 +67,9 @@ struct Line {
     first_server: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    /// It is of a copy into the volume that runs, or did not come to its end.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unfinished: bool,
     /// Of `stat`: where it lies outside of the volume as it is here, if anywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     home: Option<Option<String>>,
@@ -72,6 +78,11 @@ struct Line {
     homeless: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     at_home: Option<u64>,
+    /// And of how many that is not known, or of this one, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    home_unknown: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    home_unknown_why: Option<String>,
     /// What servers hold that the catalog does not know, of the whole volume, if there is such.
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown: Option<String>,
@@ -83,6 +94,10 @@ fn split(text: &str) -> Result<(&str, Vec<Name>), Trouble> {
     let (volume, path) = bare.split_once('/').unwrap_or((bare, ""));
     check_name(volume)?;
     let shown = || escape::name(text.as_bytes());
+    if path.split('/').any(|part| part == "..") {
+        let why = format!("{}: no `..` is followed in a path of a volume; write it without", shown());
+        return Err(Trouble(why, USAGE));
+    }
     let names = path.split('/').filter(|part| !part.is_empty() && *part != ".");
     let names = names.map(|part| {
         Name::new(part.as_bytes()).map_err(|error| Trouble(format!("{}: {error}", shown()), USAGE))
@@ -97,11 +112,8 @@ impl Names {
     }
 
     fn of(access: Access) -> Result<Names, Trouble> {
-        let name = access.name.clone();
-        let failed = |failure: Failure| Trouble(format!("the catalog of {name}: {}", failure.words), FAILED);
-        let at = access.catalog.address()?;
-        let catalog = Catalog::connect(keys(&access)?, at, PATIENCE).map_err(failed)?;
-        Ok(Names { name, access, catalog })
+        let catalog = catalog(&access, PATIENCE)?;
+        Ok(Names { name: access.name.clone(), access, catalog })
     }
 
     /// Walks to an entry.
@@ -207,8 +219,11 @@ fn line(name: &[u8], entry: &Entry, size: Option<u64>, striping: &Striping) -> L
         placement,
         first_server,
         target,
+        unfinished: false,
         home: None,
         homeless: None,
+        home_unknown: None,
+        home_unknown_why: None,
         at_home: None,
         unknown: None,
     }
@@ -244,25 +259,48 @@ pub(super) fn list(text: &str, json: bool) -> Result<i32, Trouble> {
     let found = volume.find(&names)?;
     let client = volume.lengths()?;
     let striping = client.striping().clone();
-    let mut code = 0;
-    let mut show = |entries: Vec<(Name, Entry)>| {
+    let (mut code, mut unfinished) = (0, 0);
+    let mut show = |dir: EntryNo, entries: Vec<(Name, Entry)>| {
+        let of_runs = ours(&volume.catalog, dir, &entries).map_err(|failure| of_path(text, &failure))?;
         let mut shown = String::new();
-        for ((name, entry), size) in entries.iter().zip(sizes(&client, &entries)) {
+        for (((name, entry), size), is_ours) in entries.iter().zip(sizes(&client, &entries)).zip(of_runs) {
             let size = size.unwrap_or_else(|why| {
                 code = FAILED;
                 super::note(&format!("{}: its length: {why}", escape::name(name.as_bytes())));
                 None
             });
+            unfinished += u64::from(is_ours);
             match json {
-                true => shown += &super::super::ctl::to_json(&line(name.as_bytes(), entry, size, &striping))?,
-                false => shown += &human(name.as_bytes(), entry, size),
+                true => {
+                    let line = Line { unfinished: is_ours, ..line(name.as_bytes(), entry, size, &striping) };
+                    shown += &super::super::ctl::to_json(&line)?;
+                }
+                false => {
+                    let line = human(name.as_bytes(), entry, size);
+                    shown += line.trim_end_matches('\n');
+                    shown += if is_ours { UNFINISHED } else { "" };
+                    shown += "\n";
+                }
             }
         }
         print(&shown).map(|()| true)
     };
     match (&found.entry.kind, found.place) {
-        (Kind::Directory, _) | (_, None) => volume.read((found.entry.id, text), show)?,
-        (_, Some(place)) => drop(show(vec![(place.name, found.entry)])?),
+        (Kind::Directory, _) | (_, None) => {
+            let dir = found.entry.id;
+            volume.read((dir, text), |page| show(dir, page))?;
+        }
+        (_, Some(place)) => drop(show(place.parent, vec![(place.name, found.entry)])?),
+    }
+    if unfinished > 0 && !json {
+        super::note(&format!(
+            "{} of a copy into the volume that runs, or did not come to its end: the same `haul cp` goes on with it and \
+             removes that; where nobody wants to, `haul volume rm` does",
+            match unfinished {
+                1 => "1 entry is".into(),
+                many => format!("{} are", plural(many, "entry", "entries")),
+            }
+        ));
     }
     volume.leave();
     Ok(code)
@@ -301,13 +339,19 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
     volume.leave();
     match json {
         true => {
-            let home = home.map(|home| home.map(Into::into));
-            let (homeless, at_home) =
-                (all.as_ref().map(|all| all.count), all.as_ref().map(|all| all.at_home));
+            let (home, why) = match home {
+                None => (None, all.as_ref().and_then(|all| all.why.clone())),
+                Some(HomeOf::At(place)) => (Some(Some(place.into())), None),
+                Some(HomeOf::Nowhere) => (Some(None), None),
+                Some(HomeOf::Unknown(why)) => (None, Some(why)),
+            };
+            let of_all = |count: fn(&Homeless) -> u64| all.as_ref().map(count);
             let line = Line {
                 home,
-                homeless,
-                at_home,
+                homeless: of_all(|all| all.count),
+                home_unknown: of_all(|all| all.unknown),
+                home_unknown_why: why,
+                at_home: of_all(|all| all.at_home),
                 unknown,
                 ..line(text.as_bytes(), &found.entry, size, &striping)
             };
@@ -316,8 +360,14 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
         false => {
             let home = match home {
                 None => all.map_or_else(String::new, |all| in_words(name, &all)),
-                Some(None) => "no home outside of the volume\n".into(),
-                Some(Some(place)) => format!("at home: {}\n", escape::text(&place)),
+                Some(HomeOf::Nowhere) => "no home outside of the volume\n".into(),
+                Some(HomeOf::At(place)) => format!("at home: {}\n", escape::text(&place)),
+                Some(HomeOf::Unknown(why)) => {
+                    format!(
+                        "whether it has a home outside of the volume is not known: {}\n",
+                        escape::text(&why)
+                    )
+                }
             };
             let unknown = unknown.map_or_else(String::new, |words| words + "\n");
             let placed = placed(&found.entry, &striping);
@@ -334,48 +384,109 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
 }
 
 /// What in a volume has no home outside of it.
-fn in_words(volume: &str, Homeless { some, count: without, at_home, is_all, .. }: &Homeless) -> String {
+fn in_words(volume: &str, found: &Homeless) -> String {
+    let Homeless { some, count: without, at_home, is_all, .. } = found;
+    let unknown = unknown_in_words(volume, found).map_or_else(String::new, |unknown| unknown + "\n");
+    if *without == 0 && found.unknown > 0 {
+        return unknown;
+    }
     if *without == 0 {
         return format!("all that is in it is at home elsewhere: {}\n", plural(*at_home, "file", "files"));
     }
     let some: Vec<String> = some.iter().map(|path| format!("{volume}/{}", escape::name(path))).collect();
     let more = if *without > some.len() as u64 { ", ..." } else { "" };
     format!(
-        "no home outside of the volume: {}{}, {}{more}\n",
+        "no home outside of the volume: {}{}, {}{more}\n{unknown}",
         if *is_all { "" } else { "at least " },
         plural(*without, "file", "files"),
         some.join(", ")
     )
 }
 
-pub(super) fn remove(paths: &[String], recursive: bool) -> Result<i32, Trouble> {
-    for text in paths {
-        let (name, names) = split(text)?;
-        let volume = Names::open(name)?;
-        let found = volume.find(&names)?;
-        match (found.place, &found.entry.kind) {
-            (None, _) => {
-                let why = format!("{text} is the whole volume; `haul volume destroy {name}` ends that");
-                return Err(Trouble(why, USAGE));
-            }
-            (Some(_), Kind::Directory) if !recursive => {
-                return Err(Trouble(
-                    format!("{text} is a directory: -r removes it with all that is in it"),
-                    FAILED,
-                ));
-            }
-            (Some(place), Kind::Directory) => {
-                volume.clear(found.entry.id, text, 0)?;
-                volume.catalog.rmdir(place).map_err(|failure| of_path(text, &failure))?;
-            }
-            (Some(place), _) => volume.catalog.unlink(place).map_err(|failure| of_path(text, &failure))?,
-        }
-        volume.leave();
+/// The files of a volume of which nobody knows whether they have a home.
+pub(super) fn unknown_in_words(volume: &str, found: &Homeless) -> Option<String> {
+    let Homeless { unknown, some_unknown: some, why, is_all, .. } = found;
+    if *unknown == 0 {
+        return None;
     }
-    Ok(0)
+    let more = if *unknown > some.len() as u64 { ", ..." } else { "" };
+    let some: Vec<String> = some.iter().map(|path| format!("{volume}/{}", escape::name(path))).collect();
+    Some(format!(
+        "not known to have a home outside of the volume: {}{}, {}{more} (they had one; {}; `haul volume health {volume}` says \
+         who answers)",
+        if *is_all { "" } else { "at least " },
+        plural(*unknown, "file", "files"),
+        some.join(", "),
+        escape::text(why.as_deref().unwrap_or("a server does not say what became of them")),
+    ))
+}
+
+pub(super) fn remove(paths: &[String], recursive: bool) -> Result<i32, Trouble> {
+    // What is written wrong is said before anything is removed.
+    let split: Vec<_> = paths.iter().map(|text| split(text)).collect::<Result<_, _>>()?;
+    for (text, (name, names)) in paths.iter().zip(&split) {
+        if names.is_empty() {
+            let why = format!("{text} is the whole volume; `haul volume destroy {name}` ends that");
+            return Err(Trouble(why, USAGE));
+        }
+    }
+    let (mut removed, mut failed) = (0, 0);
+    let mut open: Option<Names> = None;
+    for (text, (name, names)) in paths.iter().zip(&split) {
+        if open.as_ref().is_none_or(|open| open.name != *name)
+            && let Some(before) = open.take()
+        {
+            before.leave();
+        }
+        let result = match &open {
+            Some(volume) => volume.remove(text, names, recursive),
+            None => Names::open(name).and_then(|volume| open.insert(volume).remove(text, names, recursive)),
+        };
+        match result {
+            Ok(()) => removed += 1,
+            Err(Trouble(why, _)) if paths.len() > 1 && !haul_mutant::removed("rm-goes-on") => {
+                failed += 1;
+                super::note(&why);
+            }
+            Err(trouble) => return Err(trouble),
+        }
+    }
+    if let Some(open) = open {
+        open.leave();
+    }
+    match (removed, failed) {
+        (_, 0) => Ok(0),
+        (0, _) => Ok(FAILED),
+        _ => {
+            super::note(&format!(
+                "{} of {} not removed",
+                failed,
+                plural(paths.len() as u64, "name", "names")
+            ));
+            Ok(PARTIAL)
+        }
+    }
 }
 
 impl Names {
+    /// Removes what a path leads to.
+    fn remove(&self, text: &str, names: &[Name], recursive: bool) -> Result<(), Trouble> {
+        let found = self.find(names)?;
+        let refused = |failure| of_path(text, &failure);
+        match (found.place, &found.entry.kind) {
+            (None, _) => Err(Trouble(format!("{text} is the whole volume"), USAGE)),
+            (Some(_), Kind::Directory) if !recursive => {
+                let why = format!("{text} is a directory: -r removes it with all that is in it");
+                Err(Trouble(why, FAILED))
+            }
+            (Some(place), Kind::Directory) => {
+                self.clear(found.entry.id, text, 0)?;
+                self.catalog.rmdir(place).map_err(refused)
+            }
+            (Some(place), _) => self.catalog.unlink(place).map_err(refused),
+        }
+    }
+
     /// Removes all that is in a directory.
     fn clear(&self, dir: EntryNo, path: &str, depth: usize) -> Result<(), Trouble> {
         if depth > haul_core::entry::DEPTH_MAX {

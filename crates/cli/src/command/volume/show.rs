@@ -15,6 +15,7 @@ use haul_volume::dial::Keys;
 use haul_volume::visit::Met;
 use serde::Serialize;
 
+use super::threshold::{Threshold, micros};
 use super::{Absent, FAILED, Trouble, access, called, each, keys, known, meet, print};
 use crate::progress::{bytes, plural};
 
@@ -98,6 +99,8 @@ struct Health {
     stripe: u32,
     placement: String,
     healthy: bool,
+    /// `None`: no client has spoken of it.
+    write_threshold: Option<Threshold>,
     servers: Vec<Server>,
 }
 
@@ -318,14 +321,6 @@ impl Curve {
     }
 }
 
-/// A time of a request, to read.
-fn micros(micros: f64) -> String {
-    match micros {
-        1000.0.. => format!("{:.1} ms", micros / 1000.0),
-        _ => format!("{micros:.0} us"),
-    }
-}
-
 pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
     let (_, access) = access(name)?;
     let keys = keys(&access)?;
@@ -365,7 +360,8 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
         });
         let servers = servers.collect();
         let (stripe, placement) = (access.stripe, access.placement.clone());
-        let health = Health { name: name.into(), stripe, placement, healthy, servers };
+        let write_threshold = threshold(&all, &met);
+        let health = Health { name: name.into(), stripe, placement, healthy, write_threshold, servers };
         return print(&super::super::ctl::to_json(&health)?).map(|()| code);
     }
     let mut text = String::new();
@@ -385,6 +381,7 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
     let _ =
         writeln!(text, "new files lie {}, in stripes of {}", access.placement, bytes(access.stripe.into()));
     text += &costs(&all, &met);
+    text += &threshold(&all, &met).map_or_else(String::new, |threshold| threshold.in_words());
     print(&text).map(|()| code)
 }
 
@@ -411,6 +408,15 @@ pub(super) fn unknown(access: &Access, keys: &Keys) -> Result<Option<String>, Ab
 
 fn refused(met: &Met, at: &ServerAt, servers: &[ServerAt]) -> Vec<Refused> {
     met.visited.ills.iter().map(|ill| Refused::new(ill, at, servers)).collect()
+}
+
+/// The write threshold, as the client said that spoke of it last.
+fn threshold(all: &[(Option<ServerNo>, &ServerAt)], met: &[Result<Met, Absent>]) -> Option<Threshold> {
+    let heard = all.iter().zip(met).filter_map(|((server, _), met)| {
+        let heard = met.as_ref().ok()?.visited.heard.as_deref()?;
+        Some(((*server)?.0, heard))
+    });
+    Threshold::of(heard)
 }
 
 /// What writes cost at each server, for people.

@@ -7,7 +7,7 @@ use haul_core::volume::Candidate;
 use haul_core::volume::catalog::{EntryNo, Place as At, ROOT};
 use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::client::{Client, Config};
-use haul_volume::drain::{Drain, Sum, home};
+use haul_volume::drain::{Drain, HomeOf, Sum, home};
 
 use super::super::{Reach, Volume};
 use super::*;
@@ -39,7 +39,12 @@ impl Test {
     }
 
     fn home(&self) -> Option<Box<str>> {
-        home(&self.other.catalog, &self.other.client, self.id(), true).expect("the catalog says")
+        let home = home(&self.other.catalog, &self.other.client, self.id(), true).expect("the catalog says");
+        match home {
+            HomeOf::At(place) => Some(place),
+            HomeOf::Nowhere => None,
+            HomeOf::Unknown(why) => panic!("all servers are there: {why}"),
+        }
     }
 
     fn drain(&self) -> Drain {
