@@ -135,7 +135,7 @@ impl Targets {
 
     /// Files whose data do not come keep no others from being made: the target where they lie, at either end,
     /// may hang. Of this end's it is known which are not well.
-    fn look_at_ahead(&mut self, files: &HashMap<FileId, File>, now: Time) {
+    fn look_at_ahead(&mut self, files: &HashMap<FileId, Box<File>>, now: Time) {
         if now < self.look_at {
             return;
         }
@@ -220,8 +220,9 @@ impl Sink {
     /// The file is open for data: if it is large it is made, before data come if there is room for that.
     pub(super) fn wish(&mut self, id: FileId) {
         let Some(targets) = &mut self.targets else { return };
-        let waits =
-            |file: &File| file.is_striped() && file.made == EarlyTemporary::No && !file.is(Mark::WaitsLayout);
+        let waits = |file: &Box<File>| {
+            file.is_striped() && file.made == EarlyTemporary::No && !file.is(Mark::WaitsLayout)
+        };
         if self.files.get(&id).is_some_and(waits) {
             targets.wished.push_back(id);
         }
@@ -290,7 +291,7 @@ impl Sink {
                 return;
             }
             let Some(id) = targets.wished.pop_front() else { return };
-            let wants = |file: &File| {
+            let wants = |file: &Box<File>| {
                 file.phase == SinkPhase::Open
                     && file.made == EarlyTemporary::No
                     && !file.is(Mark::WaitsLayout)
@@ -339,7 +340,7 @@ impl Sink {
     }
 
     fn tell_places(&mut self, id: FileId) {
-        let waits = |file: &&mut File| file.made == EarlyTemporary::Yes && !file.is(Mark::Told);
+        let waits = |file: &&mut Box<File>| file.made == EarlyTemporary::Yes && !file.is(Mark::Told);
         let (Some(targets), Some(file)) = (&mut self.targets, self.files.get_mut(&id).filter(waits)) else {
             return;
         };

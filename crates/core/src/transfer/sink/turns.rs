@@ -158,7 +158,7 @@ impl Sink {
             return;
         }
         while let Some((id, generation, large)) = self.turns.as_mut().and_then(Turns::next) {
-            let waits = |file: &&mut File| {
+            let waits = |file: &&mut Box<File>| {
                 let phase = matches!(file.phase, SinkPhase::Looking | SinkPhase::Again);
                 file.kept.generation == generation && phase
             };
@@ -180,7 +180,7 @@ impl Sink {
     pub(super) fn in_turn(&mut self, frame: Frame) -> Option<Frame> {
         let Some(turns) = &mut self.turns else { return Some(frame) };
         let ([entry], [true]) = (&frame.header.entries[..], &frame.good[..]) else { return Some(frame) };
-        let fits = |file: &&File| {
+        let fits = |file: &&Box<File>| {
             file.kept.generation == entry.generation
                 && file.phase == SinkPhase::Open
                 && piece_at(file.size(), None, file.kept.object_size, entry.offset)
@@ -340,7 +340,7 @@ impl Sink {
         if self.turns.is_none() || self.stop.is_some() {
             return false;
         }
-        let lives = |file: &&mut File| matches!(file.phase, SinkPhase::Open | SinkPhase::Committing);
+        let lives = |file: &&mut Box<File>| matches!(file.phase, SinkPhase::Open | SinkPhase::Committing);
         let Some(file) = self.files.get_mut(&id).filter(lives) else { return false };
         let (size, object_size) = (file.size(), file.kept.object_size);
         let large = is_large(file);
