@@ -321,8 +321,8 @@ impl Sink {
         let dirty = dirty.into_iter().map(|id| (id, false));
         for (id, complete) in dirty.chain(complete.into_iter().map(|id| (id, true))) {
             let phase = if complete { SinkPhase::Committing } else { SinkPhase::Open };
-            let due = |f: &&Box<File>| f.phase == phase && (complete || f.is(Mark::InEpoch));
-            let Some(file) = self.files.get(&id).filter(due) else { continue };
+            let due = |f: &File| f.phase == phase && (complete || f.is(Mark::InEpoch));
+            let Some(file) = self.files.get(&id).filter(|file| due(file)) else { continue };
             let kind = SetKind::of(file, complete);
             let set = (kind, self.set_of(id));
             let full = parts.get(&set).is_some_and(|(_, items)| items.len() >= self.epochs.files_max(kind));

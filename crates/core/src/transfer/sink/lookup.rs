@@ -192,10 +192,10 @@ impl Sink {
 
     /// Frames that waited for this file are taken up.
     pub(super) fn wake(&mut self, id: FileId) {
-        let waits = |f: &Box<File>| {
+        let waits = |f: &File| {
             f.phase == SinkPhase::Looking || f.is(Mark::WaitsLayout) || f.made == EarlyTemporary::Asked
         };
-        if !self.files.get(&id).is_some_and(waits) {
+        if !self.files.get(&id).is_some_and(|file| waits(file)) {
             for frame in self.waiting.remove(&id).unwrap_or_default() {
                 self.waiting_count -= 1;
                 self.defer(frame);

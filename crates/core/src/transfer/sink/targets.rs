@@ -220,10 +220,9 @@ impl Sink {
     /// The file is open for data: if it is large it is made, before data come if there is room for that.
     pub(super) fn wish(&mut self, id: FileId) {
         let Some(targets) = &mut self.targets else { return };
-        let waits = |file: &Box<File>| {
-            file.is_striped() && file.made == EarlyTemporary::No && !file.is(Mark::WaitsLayout)
-        };
-        if self.files.get(&id).is_some_and(waits) {
+        let waits =
+            |file: &File| file.is_striped() && file.made == EarlyTemporary::No && !file.is(Mark::WaitsLayout);
+        if self.files.get(&id).is_some_and(|file| waits(file)) {
             targets.wished.push_back(id);
         }
     }
@@ -291,12 +290,12 @@ impl Sink {
                 return;
             }
             let Some(id) = targets.wished.pop_front() else { return };
-            let wants = |file: &Box<File>| {
+            let wants = |file: &File| {
                 file.phase == SinkPhase::Open
                     && file.made == EarlyTemporary::No
                     && !file.is(Mark::WaitsLayout)
             };
-            if self.files.get(&id).is_some_and(wants) {
+            if self.files.get(&id).is_some_and(|file| wants(file)) {
                 targets.ahead.insert(id, self.now);
                 self.make(id);
             }

@@ -180,14 +180,14 @@ impl Sink {
     pub(super) fn in_turn(&mut self, frame: Frame) -> Option<Frame> {
         let Some(turns) = &mut self.turns else { return Some(frame) };
         let ([entry], [true]) = (&frame.header.entries[..], &frame.good[..]) else { return Some(frame) };
-        let fits = |file: &&Box<File>| {
+        let fits = |file: &File| {
             file.kept.generation == entry.generation
                 && file.phase == SinkPhase::Open
                 && piece_at(file.size(), None, file.kept.object_size, entry.offset)
                     == Some((entry.offset, entry.len.into()))
         };
         // What does not fit is refused where it is taken up.
-        if entry.root || self.files.get(&entry.id).filter(fits).is_none() {
+        if entry.root || self.files.get(&entry.id).filter(|file| fits(file)).is_none() {
             return Some(frame);
         }
         let turn = turns.files.entry(entry.id).or_default();
