@@ -198,7 +198,7 @@ impl Pages {
                     flags = ReadWriteFlags::empty();
                     absent = self.absent(fd, offset, room.len() as u64);
                 }
-                // A file system that heeds O_NONBLOCK (data on tape): from here on we wait. Not for what is no file.
+                // A file system that heeds O_NONBLOCK (data on tape): from here on we wait, if it is a file.
                 Err(Errno::AGAIN) if !blocking && is_file(fd) => {
                     blocking = true;
                     let cleared =

@@ -319,7 +319,8 @@ fn no_change_passes_unseen() {
 }
 
 /// Goal: a replacement that keeps size and mtime is not taken for the file that was read.
-/// Method: with the old file held open, and with none open; then also by a bundle, which opens and reads at once.
+/// Method: with the old file held open, and with none open; then also by a bundle, which opens and reads at
+/// once.
 #[test]
 fn replacement_with_equal_times_is_seen() {
     for (held, old_stays) in [(true, true), (true, false), (false, false)] {
