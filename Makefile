@@ -73,6 +73,7 @@ bench: ## measure against the machine's roofline, fio, rsync and others (root; t
 	@scripts/needs.sh bench
 	@scripts/bench-roofline.sh
 	@scripts/bench-tree.sh
+	@scripts/bench-small.sh
 	@scripts/bench-rss.sh
 	@scripts/bench-sessions.sh
 	@scripts/bench-engine.sh

@@ -335,7 +335,7 @@ fn names_and_directories(sink: &Sink) {
     let odd: [&[u8]; 3] = [first, b"-rf", &long];
     for (n, text) in (10..).zip(odd) {
         let one = file(n, DirId(2), text, 3);
-        let (buffer, items) = (BufferId(0), vec![BundleWrite { file: one.clone(), start: 0 }]);
+        let (buffer, items) = (BufferId(0), vec![BundleWrite { file: one.clone(), start: 0, mode: 0o600 }]);
         let done = run.run(SinkOp::WriteBundle { buffer, items, more: false }, Some(b"abc"));
         let SinkDone::WriteBundle { results, .. } = done else { panic!("{done:?}") };
         assert_eq!(results, [(one.id, Ok(()))]);
@@ -439,7 +439,7 @@ fn all_is_answered_once(sink: &Sink) {
         fingerprint: Fingerprint { size: one.size, mtime: META.mtime, version: Version::NONE },
         adopt: Some(4),
     };
-    let bundled = BundleWrite { file: file(2, DirId::ROOT, b"two", 6), start: 0 };
+    let bundled = BundleWrite { file: file(2, DirId::ROOT, b"two", 6), start: 0, mode: 0o600 };
     let amended = AmendItem { file: file(3, DirId::ROOT, b"none", 6), meta: META, owner: false, found };
     let ops = [
         (SinkOp::MakeDirs { dirs: vec![DirId(1)] }, false),

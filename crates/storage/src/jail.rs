@@ -11,6 +11,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use haul_core::entry::Name;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timestamps};
@@ -106,6 +107,13 @@ impl Jail {
     pub fn create_temp(&self, parent: impl AsFd, name: &Name) -> Result<OwnedFd> {
         let mode = if haul_mutant::removed("private-temporaries") { Mode::from(0o666) } else { TEMP_MODE };
         self.open(parent, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)
+    }
+
+    /// Makes a file in this directory, which has no name until [`Jail::link_open`] gives it one, and
+    /// is gone without one when it is closed.
+    pub fn create_nameless(&self, dir: impl AsFd, mode: Mode) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        retry_on_intr(|| rustix::fs::openat(&dir, c".", flags, mode))
     }
 
     /// Makes the file `name`, which must not exist, for the owner only, without opening it.
@@ -204,9 +212,24 @@ impl Jail {
 
     /// Gives what is open the further name `name`, at which nothing may stand (`EEXIST` else).
     pub fn link_open(&self, fd: impl AsFd, parent: impl AsFd, name: &Name) -> Result<()> {
-        retry_on_intr(|| {
+        /// Before Linux 6.10 only root may name a descriptor itself, which costs less than its name in /proc.
+        static ITSELF: AtomicBool = AtomicBool::new(true);
+        if ITSELF.load(Ordering::Relaxed) {
+            let linked =
+                retry_on_intr(|| rustix::fs::linkat(&fd, c"", &parent, name.as_bytes(), AtFlags::EMPTY_PATH));
+            match linked {
+                // Or the directory is gone, which the other way says, too.
+                Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
+                linked => return linked,
+            }
+        }
+        let linked = retry_on_intr(|| {
             rustix::fs::linkat(CWD, own_name(&fd), &parent, name.as_bytes(), AtFlags::SYMLINK_FOLLOW)
-        })
+        });
+        if linked.is_ok() {
+            ITSELF.store(false, Ordering::Relaxed);
+        }
+        linked
     }
 
     /// Removes the name of a file, link or other non-directory.

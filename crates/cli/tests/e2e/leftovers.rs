@@ -259,6 +259,8 @@ fn clean_leaves_another(kind: Kind) {
     let disks = ["one", "two"].map(|name| Disk::new(&room, name, kind));
     let [one, two] = disks.each_ref().map(|disk| disk.at(""));
     assert_eq!(fs::metadata(&one).expect("stat").ino(), fs::metadata(&two).expect("stat").ino());
+    // In a directory that stood there small files have temporaries with names.
+    fs::create_dir(one.join("data")).expect("mkdir");
     let option = format!("--state={}", state.display());
     let injections = ["fchmod:signal=KILL:when=40".to_owned()];
     let killed = Haul::cp(["-r", &option]).args([&data, &one]).injected(&injections).run();

@@ -15,6 +15,7 @@ use crate::support::{Room, tree};
 const MASKS: &[(&str, &[&str])] = &[
     ("openat2", &["ENOSYS", "EPERM", "EINVAL"]),
     ("renameat2", &["ENOSYS", "EPERM", "EINVAL"]),
+    ("linkat", &["ENOSYS", "EPERM", "EINVAL"]),
     ("fallocate", &["ENOSYS", "EPERM", "EINVAL", "EOPNOTSUPP"]),
     ("statx", &["ENOSYS", "EPERM"]),
     ("sync_file_range", &["ENOSYS", "EPERM", "EINVAL"]),
@@ -52,6 +53,13 @@ fn copies_without_openat2() {
 #[test]
 fn copies_without_renameat2() {
     copies_without("renameat2");
+}
+
+/// Goal, method: as above; files that get no name by their descriptors, so that they have one from the
+/// beginning.
+#[test]
+fn copies_without_linkat() {
+    copies_without("linkat");
 }
 
 /// Goal, method: as above; file systems that cannot reserve space.

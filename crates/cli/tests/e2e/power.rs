@@ -205,7 +205,7 @@ fn names_come_before_the_journal(files: usize, big: usize) {
     let (data, sink, trace) = (room.dir("data"), room.dir("sink"), room.at("trace"));
     tree::plain(&data, seed(), files, big);
     let copy = Way::Here.cp(&["-r"], &[&data], &sink);
-    copy.traced("fsync,syncfs,/^rename,pwrite64", &trace).run().sane().exits(0);
+    copy.traced("fsync,syncfs,/^rename,linkat,pwrite64", &trace).run().sane().exits(0);
     let trace = String::from_utf8_lossy(&fs::read(&trace).expect("read the trace")).into_owned();
     let (mut synced, mut unsynced, mut names) = (BTreeSet::new(), BTreeSet::new(), 0);
     let mut written = BTreeSet::new();
@@ -224,6 +224,12 @@ fn names_come_before_the_journal(files: usize, big: usize) {
             let temporary = rest.split('"').nth(1).expect("a name");
             assert!(synced.contains(&format!("{path}/{temporary}")), "no sync before {line}");
             unsynced.insert(path);
+            names += 1;
+        } else if call.contains("linkat(") && !rest.contains("\".haul~") {
+            // The file itself, and the directory in which it gets its only name.
+            assert!(synced.contains(&path), "no sync before {line}");
+            let dir = rest.split('<').nth(1).and_then(|dir| dir.split('>').next()).expect("a directory");
+            unsynced.insert(dir.to_owned());
             names += 1;
         } else if call.contains("pwrite64(") && path.contains("/.haul~") && !path.contains(".own.") {
             assert!(unsynced.is_empty(), "{unsynced:?} not synced before {}", &line[..line.len().min(200)]);
@@ -443,7 +449,7 @@ fn sshd_mark(way: &Way) -> String {
 #[test]
 fn a_destination_that_turns_read_only_is_said() {
     need!("strace");
-    for injection in ["pwrite64:error=EROFS:when=9+", "/^rename:error=EROFS:when=4+"] {
+    for injection in ["pwrite64:error=EROFS:when=9+", "/^rename,linkat:error=EROFS:when=4+"] {
         let room = Room::new();
         let (data, sink) = (room.dir("data"), room.dir("sink"));
         tree::plain(&data, seed(), 200, 24 << 20);

@@ -213,6 +213,7 @@ fn kills_at_syncs_lose_nothing() {
 fn kills_at_renames_lose_nothing() {
     need!("strace");
     kill_at_call("/^rename", &[1, 2, 7, 30]);
+    kill_at_call("linkat", &[1, 2, 7, 30]);
     kill_at_call("/^unlink", &[1, 2]);
 }
 

@@ -301,6 +301,8 @@ pub struct Found {
 pub struct BundleWrite {
     pub file: SinkFile,
     pub start: u32,
+    /// What it is to have, which is given to it at once where nobody can see the file before it has its name.
+    pub mode: u32,
 }
 
 /// A file in a commit.

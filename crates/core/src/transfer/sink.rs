@@ -178,7 +178,8 @@ struct Lack {
 pub struct Sink {
     config: SinkConfig,
     dirs: Dirs,
-    files: HashMap<FileId, File>,
+    /// Each by itself, as at the source.
+    files: HashMap<FileId, Box<File>>,
     links: HashMap<FileId, Link>,
     drains: HashMap<FileId, Drain>,
     announced: Announced,

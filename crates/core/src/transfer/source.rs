@@ -167,7 +167,9 @@ pub struct SourceCounts {
 /// The source of one session. One owner, no locks: feed it events, then drain [`Source::poll_action`].
 pub struct Source {
     config: SourceConfig,
-    files: HashMap<FileId, File>,
+    /// Each by itself: many are open, and one is large, so that a table of them would cost several times its
+    /// memory as it grows.
+    files: HashMap<FileId, Box<File>>,
     /// Other entries that were announced: directories (with the number of open entries) and symlinks.
     dirs: HashMap<DirId, ()>,
     links: HashMap<FileId, ()>,
@@ -320,7 +322,7 @@ impl Source {
                 self.unsealed += 1;
                 self.files.insert(
                     entry.id,
-                    File {
+                    Box::new(File {
                         generation: entry.generation,
                         parent: entry.parent,
                         name: entry.name.clone(),
@@ -359,7 +361,7 @@ impl Source {
                         hashes: 0,
                         queue: Queue::None,
                         resends: 0,
-                    },
+                    }),
                 );
             }
         }

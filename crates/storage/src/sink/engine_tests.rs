@@ -24,6 +24,8 @@ use std::sync::atomic::AtomicBool;
 mod in_place;
 #[path = "engine_tests/job.rs"]
 mod job;
+#[path = "engine_tests/nameless.rs"]
+mod nameless;
 #[path = "engine_tests/publish.rs"]
 mod publish;
 #[path = "engine_tests/together.rs"]
@@ -343,7 +345,7 @@ fn bundles_are_committed_in_parallel() {
         let size = i % 21;
         let f = file(100 + i, DirId(1 + i % 10), &format!("f{i}"), size);
         if i % 7 != 0 {
-            items.push(BundleWrite { file: f.clone(), start: payload.len() as u32 });
+            items.push(BundleWrite { file: f.clone(), start: payload.len() as u32, mode: META.mode });
             payload.extend(std::iter::repeat_n(i as u8, size as usize));
         }
         files.push(f);

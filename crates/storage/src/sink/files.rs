@@ -20,7 +20,7 @@ use haul_core::layout::{Layout, Striping};
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{Inode, SinkFile};
 use haul_core::wire::{Failure, FailureKind};
-use rustix::fs::{FileType, FsWord, Stat};
+use rustix::fs::{FileType, FsWord};
 use rustix::io::Errno;
 
 use super::calls::write_all_at;
@@ -38,11 +38,14 @@ use crate::layout::layout_of;
 use adopt::Adopt;
 use aliases::{Aliases, mounted_twice};
 use in_place::InPlace;
+use nameless::Nameless;
 
 pub(super) mod adopt;
 pub(super) mod aliases;
 pub(super) mod in_place;
+mod live;
 pub(super) mod look;
+mod nameless;
 
 /// Magic numbers of file systems that take the inode's lock for a buffered write: ext2 to ext4, XFS, btrfs,
 /// f2fs, tmpfs.
@@ -55,8 +58,8 @@ pub(super) struct Files {
     pub(super) tag: u32,
     pub(super) adopt: Adopt,
     open: Mutex<HashMap<FileId, Arc<OpenFile>>>,
-    /// Temporaries that are open. One of them is never removed to make room for another, whatever the file
-    /// system takes their names for.
+    /// Temporaries that are open, but for those of small files, whose inodes are asked for when that matters.
+    /// One of them is never removed to make room for another, whatever the file system takes their names for.
     live: Mutex<HashSet<Inode>>,
     /// Temporaries that are being made and may not be among these yet.
     making: AtomicUsize,
@@ -75,6 +78,7 @@ pub(super) struct Files {
     left: AtomicBool,
     /// `None`: each file has a temporary of its own.
     pub(super) in_place: Option<InPlace>,
+    nameless: Nameless,
     /// Which files have several names.
     pub(super) aliases: Aliases,
     /// Nothing counts as unchanged.
@@ -105,7 +109,12 @@ pub(super) struct OpenFile {
     pub(super) parent: DirId,
     pub(super) name: Name,
     pub(super) temp: Name,
-    /// Which inode the temporary is, once it was made.
+    /// The temporary does not have that name.
+    nameless: AtomicBool,
+    /// The mode that it was made with, if that is the one that it is to have.
+    made_with: OnceLock<u32>,
+    /// Which inode the temporary is, once that was asked: of a small file when it is whole, or is to be
+    /// removed.
     inode: OnceLock<Inode>,
     /// The journal of this run or of one before may speak of it: whoever takes the job over may take it over,
     /// too.
@@ -155,9 +164,24 @@ impl OpenFile {
         unknown || may()
     }
 
-    /// Which inode it is, once it was made or opened.
+    /// Which inode it is, once that was asked.
     pub(super) fn inode(&self) -> Option<Inode> {
         self.inode.get().copied()
+    }
+
+    /// Its temporary can be found by its name, once it was made.
+    pub(super) fn has_name(&self) -> bool {
+        !self.nameless.load(Ordering::Acquire)
+    }
+
+    /// The mode that its temporary was made with, if that is the one that it is to have.
+    pub(super) fn made_with(&self) -> Option<u32> {
+        self.made_with.get().copied()
+    }
+
+    /// Its temporary was seen to be this inode.
+    pub(super) fn is(&self, inode: Inode) {
+        let _ = self.inode.set(inode);
     }
 
     /// What a request at this offset is told apart by, if the file's layout is known.
@@ -168,15 +192,6 @@ impl OpenFile {
     /// Where it lies, if that was asked and told.
     pub(super) fn layout(&self) -> Option<Layout<TargetId>> {
         self.layout.get().cloned()
-    }
-}
-
-/// A temporary that is being made.
-pub(super) struct Making<'a>(&'a AtomicUsize);
-
-impl Drop for Making<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -201,7 +216,8 @@ impl Files {
     ) -> Files {
         let aliases = Aliases::new(in_place.is_some(), mounted_twice(tree.root_path()));
         let root = tree.dirfd(DirId::ROOT).ok().and_then(|root| rustix::fs::fstatfs(root).ok());
-        let local = root.is_some_and(|stat| LOCAL.contains(&stat.f_type));
+        let kind = root.map(|stat| stat.f_type);
+        let local = kind.is_some_and(|kind| LOCAL.contains(&kind));
         Files {
             tree,
             tag,
@@ -217,6 +233,7 @@ impl Files {
             stripes,
             left: AtomicBool::new(false),
             in_place,
+            nameless: Nameless::new(kind),
             aliases,
             copies_all,
             kept: AtomicBool::new(false),
@@ -228,11 +245,12 @@ impl Files {
         temp_name(&file.name, self.tag, file.number)
     }
 
-    /// The file's temporary, made at the first call.
-    pub(super) fn fd(&self, file: &SinkFile) -> Result<Arc<IoFile>, Failure> {
+    /// The file's temporary, made at the first call. `mode`: what it is to have, of one that is written whole
+    /// at once.
+    pub(super) fn fd(&self, file: &SinkFile, mode: Option<u32>) -> Result<Arc<IoFile>, Failure> {
         let open = self.entry_of(file);
         let mut state = lock(&open.state);
-        self.opened(&open, &mut state).map(|opened| opened.file)
+        self.opened(&open, &mut state, mode).map(|opened| opened.file)
     }
 
     /// The file with its temporary and space for its data, ready for objects. `begin` is called once, before
@@ -244,7 +262,8 @@ impl Files {
     ) -> Result<Arc<OpenFile>, Failure> {
         let open = self.entry_of(file);
         let mut state = lock(&open.state);
-        let mut opened = self.opened(&open, &mut state)?;
+        let mut opened = self.opened(&open, &mut state, None)?;
+        self.name(&open, &opened.file, false)?;
         if !opened.ready {
             let path = || self.tree.path_of(open.parent, &open.name);
             let fd = descriptor(&opened.file);
@@ -279,17 +298,17 @@ impl Files {
         ready.then_some(open)
     }
 
-    /// The temporary, made if the file has none yet.
-    fn opened(&self, open: &OpenFile, state: &mut FileState) -> Result<Opened, Failure> {
+    /// The temporary, made if the file has none yet; `mode` as in [`Files::fd`].
+    fn opened(&self, open: &OpenFile, state: &mut FileState, mode: Option<u32>) -> Result<Opened, Failure> {
         match state {
             FileState::Open(opened) => return Ok(opened.clone()),
             FileState::Failed { failure, .. } => return Err(failure.clone()),
             FileState::Closed => return Err(self.closed(open)),
             FileState::New => {}
         }
-        match self.create(open) {
-            Ok(fd) => {
-                let opened = Opened { file: self.io_file(open, fd), adopted: false, ready: false };
+        match self.create(open, mode) {
+            Ok((fd, device)) => {
+                let opened = Opened { file: self.io_file(open, fd, device), adopted: false, ready: false };
                 *state = FileState::Open(opened.clone());
                 Ok(opened)
             }
@@ -337,23 +356,28 @@ impl Files {
 
     /// Closes the file, which has its name.
     pub(super) fn close(&self, id: FileId) {
-        self.close_as(id, |_| {});
+        self.close_as(id, |_, _| {});
     }
 
     /// Closes the file; its temporary loses its name, if it has one that is ours. What a journal may speak of
     /// is a later owner's to take over, so of that `may` is asked; where it says no, the temporary stays.
     pub(super) fn discard(&self, id: FileId, may: impl FnOnce() -> bool) {
-        self.close_as(id, |open| match open.may_go(may) {
-            true => drop(self.remove(open)),
+        self.close_as(id, |open, was| match open.may_go(may) {
+            true => {
+                if let FileState::Open(opened) = was {
+                    open.know(&opened.file);
+                }
+                self.remove(open);
+            }
             false => self.kept.store(true, Ordering::Release),
         });
     }
 
-    fn close_as(&self, id: FileId, end: impl FnOnce(&OpenFile)) {
+    fn close_as(&self, id: FileId, end: impl FnOnce(&OpenFile, &FileState)) {
         let Some(open) = lock(&self.open).remove(&id) else { return };
         let was = std::mem::replace(&mut *lock(&open.state), FileState::Closed);
         if matches!(was, FileState::Open(_) | FileState::Failed { temp: true, .. }) {
-            end(&open);
+            end(&open, &was);
         }
         if let Some(inode) = open.inode.get() {
             lock(&self.live).remove(inode);
@@ -372,7 +396,9 @@ impl Files {
     pub(super) fn fail_open(&self, open: &OpenFile, failure: &Failure, may: impl FnOnce() -> bool) {
         let mut state = lock(&open.state);
         let temp = match &*state {
-            FileState::Open(_) => {
+            FileState::Open(opened) => {
+                // Its descriptor goes with this.
+                open.know(&opened.file);
                 let goes = open.may_go(may);
                 !(goes && self.remove(open)) && (goes || !haul_mutant::removed("doubted-files-are-discarded"))
             }
@@ -405,6 +431,9 @@ impl Files {
     /// Removes the temporary's name. False if it is still there. Another file that somebody put there is not
     /// ours to remove.
     fn remove(&self, open: &OpenFile) -> bool {
+        if !open.has_name() {
+            return true;
+        }
         let dir = self.tree.dirfd(open.parent).ok();
         let jail = self.tree.jail();
         let unlink = |dir: Arc<OwnedFd>| match (jail.stat(&dir, &open.temp), open.inode.get()) {
@@ -457,6 +486,8 @@ impl Files {
             parent: file.parent,
             name: file.name.clone(),
             temp: self.temp_name(file),
+            nameless: AtomicBool::new(false),
+            made_with: OnceLock::new(),
             inode: OnceLock::new(),
             promised: AtomicBool::new(false),
             size: file.size,
@@ -494,12 +525,18 @@ impl Files {
         self.sink_layout.as_ref().is_some_and(|sink_layout| sink_layout.targets().count() > 1)
     }
 
-    fn create(&self, open: &OpenFile) -> Result<OwnedFd, Failure> {
+    /// Makes the temporary; with the device that it lies on.
+    fn create(&self, open: &OpenFile, mode: Option<u32>) -> Result<(OwnedFd, u64), Failure> {
         if let Some(place) = &self.in_place {
-            return self.open_in_place(place, open);
+            let fd = self.open_in_place(place, open)?;
+            let device = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_dev);
+            return Ok((fd, device));
         }
         let dir = self.tree.dirfd(open.parent)?;
         let jail = self.tree.jail();
+        if let Some(mode) = mode.filter(|_| self.goes_nameless(open, &dir)) {
+            return self.create_nameless(open, &dir, mode);
+        }
         let wanted = match self.sink_layout.is_some() && open.size > SMALL_LEN_MAX {
             true => self.stripes.wanted(open.source.get().copied(), || self.striping_before(open, &dir)),
             false => None,
@@ -515,42 +552,28 @@ impl Files {
         };
         let making = self.making();
         let mut made = make();
-        if matches!(made, Err(Errno::EXIST)) && self.is_stale(&dir, &open.temp) {
+        if matches!(made, Err(Errno::EXIST)) && self.is_stale(&dir, &open.temp, Some(open.id)) {
             // Only this session writes this tag, so it is a leftover of its own.
             let _ = jail.unlink(&dir, &open.temp);
             made = make();
         }
-        if let Ok(stat) = made.as_ref().map_err(|errno| *errno).and_then(rustix::fs::fstat) {
+        // Of a small one its directory's is taken for it, and which inode it is can be seen as long as it is
+        // open.
+        let mut device = self.tree.target_of(open.parent).device();
+        if open.size > SMALL_LEN_MAX
+            && let Ok(stat) = made.as_ref().map_err(|errno| *errno).and_then(rustix::fs::fstat)
+        {
             self.is_live(open, &stat);
+            device = stat.st_dev;
         }
         drop(making);
-        made.map_err(|errno| {
+        made.map(|fd| (fd, device)).map_err(|errno| {
             if errno == Errno::EXIST && jail.stat(&dir, &open.temp).is_ok_and(|stat| is_regular(&stat)) {
                 return self.tree.folded(open.parent, &open.name);
             }
             let path = self.tree.path_of(open.parent, &open.temp);
             fault::os_at(FailureKind::Create, "create", &path, errno, &dir)
         })
-    }
-
-    /// Counts a temporary as being made until this is dropped.
-    pub(super) fn making(&self) -> Making<'_> {
-        self.making.fetch_add(1, Ordering::AcqRel);
-        Making(&self.making)
-    }
-
-    /// The temporary is this inode, and open.
-    pub(super) fn is_live(&self, open: &OpenFile, stat: &Stat) {
-        lock(&self.live).insert(*open.inode.get_or_init(|| inode_of(stat)));
-    }
-
-    /// Whether what stands at a temporary's name is nobody's: none of the open ones, and none that is just
-    /// being made.
-    pub(super) fn is_stale(&self, dir: &OwnedFd, temp: &Name) -> bool {
-        let Ok(stat) = self.tree.jail().stat(dir, temp) else { return false };
-        let alone = self.making.load(Ordering::Acquire) <= 1;
-        (alone && !lock(&self.live).contains(&inode_of(&stat)))
-            || haul_mutant::removed("live-temporaries-stay")
     }
 
     /// How the file is cut that this one replaces, if there is one and it can be asked.
@@ -566,14 +589,13 @@ impl Files {
         layout_of(&file, stat.st_size as u64).layout.striping()
     }
 
-    /// The temporary as I/O threads take it.
-    fn io_file(&self, open: &OpenFile, fd: OwnedFd) -> Arc<IoFile> {
+    /// The temporary, which lies on `device`, as I/O threads take it.
+    fn io_file(&self, open: &OpenFile, fd: OwnedFd, device: u64) -> Arc<IoFile> {
         // Small files come many at a time and hardly ever on their own: their name alone must do.
         let name = match open.size <= SMALL_LEN_MAX {
             true => escape::within(open.name.as_bytes()),
             false => self.tree.path_of(open.parent, &open.name),
         };
-        let device = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_dev);
         let sink_layout = self.sink_layout.as_ref().filter(|_| open.size > SMALL_LEN_MAX);
         let layout =
             sink_layout.and_then(|sink_layout| sink_layout.layout(fd.as_fd(), self.base() + open.size));
@@ -605,8 +627,8 @@ impl Files {
     }
 
     /// Writes a small file whole.
-    pub(super) fn write_whole(&self, file: &SinkFile, data: &[u8]) -> Result<(), Failure> {
-        let temp = self.fd(file)?;
+    pub(super) fn write_whole(&self, file: &SinkFile, mode: u32, data: &[u8]) -> Result<(), Failure> {
+        let temp = self.fd(file, Some(mode))?;
         let fd = descriptor(&temp);
         write_all_at(fd, data, self.base()).map_err(|errno| {
             let path = self.tree.path_of(file.parent, &file.name);
@@ -638,11 +660,13 @@ impl Files {
         };
         let Some(fd) = taken else { return Ok(false) };
         let open = self.entry(file);
+        let mut device = 0;
         if let Ok(stat) = rustix::fs::fstat(&fd) {
             self.is_live(&open, &stat);
+            device = stat.st_dev;
         }
         Files::is_promised(&open);
-        let file_of = Opened { file: self.io_file(&open, fd), adopted: true, ready: false };
+        let file_of = Opened { file: self.io_file(&open, fd, device), adopted: true, ready: false };
         *lock(&open.state) = FileState::Open(file_of);
         lock(&self.open).insert(file.id, open);
         Ok(true)

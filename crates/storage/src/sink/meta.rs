@@ -93,6 +93,8 @@ pub(super) struct Wanted<'a> {
     /// Bits of the mode that the destination has of its own.
     pub(super) keep: u32,
     pub(super) mtime: bool,
+    /// The mode that it was made with, as far as nobody took something of it away; `None`: another.
+    pub(super) made_with: Option<u32>,
 }
 
 /// Owner first, for a change of owner clears setuid and setgid; mtime last. Then looks what stands.
@@ -120,11 +122,23 @@ pub(super) fn set_meta(
         count(&lost.setid);
     }
     let mode = mode | wanted.keep;
-    let chmod = retry_on_intr(|| rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
-    permitted(chmod).map_err(|errno| fail("set the mode of", errno))?;
+    let chmod = || {
+        let changed = retry_on_intr(|| rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
+        permitted(changed).map_err(|errno| fail("set the mode of", errno))
+    };
+    let has_mode = wanted.made_with == Some(mode);
+    if !has_mode {
+        chmod()?;
+    }
     let timed = !wanted.mtime
         || permitted(set_mtime(fd, meta.mtime)).map_err(|errno| fail("set the mtime of", errno))?;
-    let stands = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?;
+    let look = || rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno));
+    let mut stands = look()?;
+    // The umask of whoever made it, or rights that its directory gives.
+    if has_mode && stands.st_mode & 0o7777 != mode && !haul_mutant::removed("made-modes-are-looked-at") {
+        chmod()?;
+        stands = look()?;
+    }
     // Some file systems refuse a mode, others keep their own and say nothing.
     let got = stands.st_mode & 0o7777;
     if got != mode {

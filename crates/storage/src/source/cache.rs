@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::fs::{Advice, FileType, OFlags, fadvise, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use haul_base::sys;
@@ -198,8 +198,8 @@ impl Pages {
                     flags = ReadWriteFlags::empty();
                     absent = self.absent(fd, offset, room.len() as u64);
                 }
-                // A file system that heeds O_NONBLOCK (data on tape): from here on we wait.
-                Err(Errno::AGAIN) if !blocking => {
+                // A file system that heeds O_NONBLOCK (data on tape): from here on we wait, if it is a file.
+                Err(Errno::AGAIN) if !blocking && is_file(fd) => {
                     blocking = true;
                     let cleared =
                         fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags.difference(OFlags::NONBLOCK)));
@@ -314,6 +314,10 @@ impl Pages {
 fn may_ask(fd: BorrowedFd<'_>) -> bool {
     let own = rustix::process::geteuid();
     own.is_root() || fstat(fd).is_ok_and(|stat| stat.st_uid == own.as_raw())
+}
+
+fn is_file(fd: BorrowedFd<'_>) -> bool {
+    fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
 }
 
 /// Adds a run behind the others, joined to the last one if they touch.

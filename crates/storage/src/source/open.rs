@@ -194,28 +194,47 @@ pub(super) fn open_view(
     view: &FileView,
     more: OFlags,
 ) -> Result<Opened, OpenError> {
+    let (fd, flags) = open_unseen(dir, view, more)?;
+    let stat = fstat(&fd)?;
+    check(&Seen::from(stat), view)?;
+    Ok(Opened { fd, stat, flags })
+}
+
+/// Opens what stands at a file's name; with the flags that it has. For who reads it by position at once, and
+/// [`check`]s behind that what it was: of what is no file nothing can be read so, and its descriptor does not
+/// wait.
+pub(super) fn open_unseen(
+    dir: impl FnOnce() -> Result<Arc<OwnedFd>, Errno>,
+    view: &FileView,
+    more: OFlags,
+) -> Result<(OwnedFd, OFlags), OpenError> {
     let dir = dir()?;
     let open = |flags| openat(&dir, view.name.as_bytes(), flags, Mode::empty()).map(|fd| (fd, flags));
     // O_NONBLOCK: a fifo that took the name must not hold us.
     let flags = FLAGS | OFlags::NONBLOCK | more;
-    let (fd, flags) = match open(flags | OFlags::NOATIME) {
+    match open(flags | OFlags::NOATIME) {
         // Only the owner may leave atime alone.
-        Err(Errno::PERM) => open(flags)?,
+        Err(Errno::PERM) => Ok(open(flags)?),
         // A lease is being broken, or the file lies on tape: that is worth a wait, if it is a file.
         Err(Errno::AGAIN) if look_at(dir.as_fd(), &view.name)?.is_file() => {
-            open(flags.difference(OFlags::NONBLOCK))?
+            Ok(open(flags.difference(OFlags::NONBLOCK))?)
         }
-        opened => opened?,
-    };
-    let stat = fstat(&fd)?;
-    let seen = Seen::from(stat);
+        opened => Ok(opened?),
+    }
+}
+
+/// Makes sure that what was opened is the file that was announced, or that file after it grew.
+///
+/// # Errors
+/// It is another one, or changed.
+pub(super) fn check(seen: &Seen, view: &FileView) -> Result<(), OpenError> {
     let (now, known) = (&seen.stamp, &view.stamp);
     if !seen.is_file() {
         return Err(OpenError::Changed("is no regular file any more"));
     }
     if !now.same_content(known) {
         if view.may_have_grown(now) {
-            return Ok(Opened { fd, stat, flags });
+            return Ok(());
         }
         return Err(OpenError::Changed("changed since its directory was read"));
     }
@@ -223,7 +242,7 @@ pub(super) fn open_view(
     if now.ino != known.ino && now.ctime != known.ctime {
         return Err(OpenError::Changed("was replaced since its directory was read"));
     }
-    Ok(Opened { fd, stat, flags })
+    Ok(())
 }
 
 // The widths of these fields differ between the CPUs that Linux runs on.

@@ -319,7 +319,8 @@ fn no_change_passes_unseen() {
 }
 
 /// Goal: a replacement that keeps size and mtime is not taken for the file that was read.
-/// Method: with the old file held open, and with none open.
+/// Method: with the old file held open, and with none open; then also by a bundle, which opens and reads at
+/// once.
 #[test]
 fn replacement_with_equal_times_is_seen() {
     for (held, old_stays) in [(true, true), (true, false), (false, false)] {
@@ -337,6 +338,10 @@ fn replacement_with_equal_times_is_seen() {
         if !held {
             let failure = bench.hash(id, G0).expect_err("not the announced file");
             assert_eq!(failure.kind, wire::FailureKind::Changed);
+            let files = vec![BundleFile { id, generation: G0, size: 1000 }];
+            let done = bench.run(SourceOp::ReadBundle { files }, Some(1000)).done;
+            let SourceDone::ReadBundle { items, .. } = done else { panic!() };
+            assert_eq!(items[0].1.as_ref().expect("read").look, Look::Changed);
         }
     }
 }

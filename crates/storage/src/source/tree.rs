@@ -325,6 +325,7 @@ impl SourceTree {
             name: entry.name.clone(),
             generation: entry.generation,
             stamp: entry.stamp?,
+            dev: inner.target_at(entry.place).device(),
             measured: entry.measured,
             changed: self.changed,
             part: self.part,

@@ -24,6 +24,8 @@ pub(crate) struct FileView {
     pub(crate) generation: Generation,
     /// As `stat` shows it.
     pub(crate) stamp: Stamp,
+    /// The file system of its directory, as `stat` calls it.
+    pub(crate) dev: u64,
     /// What it gives when it is read, where that is more than its size.
     pub(super) measured: Option<u64>,
     pub(super) changed: OnChange,

@@ -164,7 +164,7 @@ impl Sink {
                     }
                     // A peer's numbers: their sum may be anything.
                     self.counts.bytes = self.counts.bytes.saturating_add(fingerprint.size);
-                    let mut file = File {
+                    let mut file = Box::new(File {
                         kept: Kept::new(
                             (parent, path, generation),
                             (fingerprint, object_size),
@@ -196,7 +196,7 @@ impl Sink {
                         places: None,
                         set: None,
                         damaged: 0,
-                    };
+                    });
                     // Of a sparse file that is known with its map.
                     if !sparse {
                         file.take_up(&mut self.earlier);

@@ -201,8 +201,8 @@ impl Sink {
     /// What was read of a file and is as it was left counts for nothing, where the source says that it is not
     /// of its version, or cannot tell.
     pub(super) fn count_no_held(&mut self, id: FileId) {
-        let is_in_vain = |file: &&File| file.kept.is_claimed() && !self.config.policy.trust;
-        let Some(file) = self.files.get(&id).filter(is_in_vain) else { return };
+        let is_in_vain = |file: &File| file.kept.is_claimed() && !self.config.policy.trust;
+        let Some(file) = self.files.get(&id).filter(|file| is_in_vain(file)) else { return };
         if !haul_mutant::removed("held-in-vain-is-not-told") {
             let checked = &mut self.checks.counts.checked;
             *checked = checked.saturating_sub(file.kept.durable.covered());

@@ -270,7 +270,7 @@ impl Sink {
             // they do.
             let alone = file.made == EarlyTemporary::Yes && frame.header.entries.len() == 1;
             if entry.root && !alone {
-                bundle.push(BundleWrite { file: sink_file, start: at });
+                bundle.push(BundleWrite { file: sink_file, start: at, mode: file.meta.mode });
             } else {
                 object = Some((sink_file, entry.offset, entry.len, at));
             }

@@ -32,7 +32,7 @@ impl Sink {
         failure: Option<Failure>,
     ) {
         // A file that was withdrawn before may be given up under a generation that was never announced.
-        let names = |f: &&mut File| {
+        let names = |f: &&mut Box<File>| {
             f.kept.generation == generation
                 || (f.phase == SinkPhase::Withdrawn && f.kept.generation < generation)
         };

@@ -321,8 +321,8 @@ impl Sink {
         let dirty = dirty.into_iter().map(|id| (id, false));
         for (id, complete) in dirty.chain(complete.into_iter().map(|id| (id, true))) {
             let phase = if complete { SinkPhase::Committing } else { SinkPhase::Open };
-            let due = |f: &&File| f.phase == phase && (complete || f.is(Mark::InEpoch));
-            let Some(file) = self.files.get(&id).filter(due) else { continue };
+            let due = |f: &File| f.phase == phase && (complete || f.is(Mark::InEpoch));
+            let Some(file) = self.files.get(&id).filter(|file| due(file)) else { continue };
             let kind = SetKind::of(file, complete);
             let set = (kind, self.set_of(id));
             let full = parts.get(&set).is_some_and(|(_, items)| items.len() >= self.epochs.files_max(kind));
@@ -426,7 +426,7 @@ impl Sink {
         }
         closing.dirty.retain(|(id, ..)| !failed.contains(id));
         for (id, generation) in &closing.complete {
-            let of = |f: &&mut File| f.kept.generation == *generation && !failed.contains(id);
+            let of = |f: &&mut Box<File>| f.kept.generation == *generation && !failed.contains(id);
             if let Some(file) = self.files.get_mut(id).filter(of)
                 && file.naming.handle_given(())
                 && let Some(root) = file.digest.root()
@@ -586,7 +586,7 @@ impl Sink {
                 self.end_link(id, Ok(()));
                 continue;
             };
-            let of = |f: &&mut File| f.kept.generation == generation && f.naming.was_given_by(());
+            let of = |f: &&mut Box<File>| f.kept.generation == generation && f.naming.was_given_by(());
             let Some(file) = self.files.get_mut(&id).filter(of) else { continue };
             // The engine closed it when it renamed it.
             file.unmark(Mark::HasTemp);

@@ -121,7 +121,7 @@ pub(super) struct File {
     pub(super) damaged: u64,
 }
 
-impl Known for File {
+impl Known for Box<File> {
     fn takes_parts(&self) -> bool {
         self.phase != SinkPhase::Withdrawn
     }

@@ -177,7 +177,7 @@ impl Sink {
 
     /// The journal promises nothing of this file any more: it begins afresh.
     pub(super) fn begin(&mut self, id: FileId, generation: Generation) {
-        let waits = |f: &&mut File| {
+        let waits = |f: &&mut Box<File>| {
             f.kept.generation == generation && matches!(f.phase, SinkPhase::Looking | SinkPhase::Again)
         };
         let Some(file) = self.files.get_mut(&id).filter(waits) else { return };
@@ -195,7 +195,7 @@ impl Sink {
         let waits = |f: &File| {
             f.phase == SinkPhase::Looking || f.is(Mark::WaitsLayout) || f.made == EarlyTemporary::Asked
         };
-        if !self.files.get(&id).is_some_and(waits) {
+        if !self.files.get(&id).is_some_and(|file| waits(file)) {
             for frame in self.waiting.remove(&id).unwrap_or_default() {
                 self.waiting_count -= 1;
                 self.defer(frame);

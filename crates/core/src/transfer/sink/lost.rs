@@ -36,7 +36,7 @@ impl Sink {
         if self.stop.is_some() || haul_mutant::removed("what-stores-lose-is-sent-again") {
             return false;
         }
-        let lives = |file: &&mut File| matches!(file.phase, SinkPhase::Open | SinkPhase::Committing);
+        let lives = |file: &&mut Box<File>| matches!(file.phase, SinkPhase::Open | SinkPhase::Committing);
         let Some(file) = self.files.get_mut(&id).filter(lives) else { return false };
         let lost = self.lost.entry(id).or_default();
         if lost.times >= LOST_MAX {

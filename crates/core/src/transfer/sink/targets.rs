@@ -135,7 +135,7 @@ impl Targets {
 
     /// Files whose data do not come keep no others from being made: the target where they lie, at either end,
     /// may hang. Of this end's it is known which are not well.
-    fn look_at_ahead(&mut self, files: &HashMap<FileId, File>, now: Time) {
+    fn look_at_ahead(&mut self, files: &HashMap<FileId, Box<File>>, now: Time) {
         if now < self.look_at {
             return;
         }
@@ -222,7 +222,7 @@ impl Sink {
         let Some(targets) = &mut self.targets else { return };
         let waits =
             |file: &File| file.is_striped() && file.made == EarlyTemporary::No && !file.is(Mark::WaitsLayout);
-        if self.files.get(&id).is_some_and(waits) {
+        if self.files.get(&id).is_some_and(|file| waits(file)) {
             targets.wished.push_back(id);
         }
     }
@@ -295,7 +295,7 @@ impl Sink {
                     && file.made == EarlyTemporary::No
                     && !file.is(Mark::WaitsLayout)
             };
-            if self.files.get(&id).is_some_and(wants) {
+            if self.files.get(&id).is_some_and(|file| wants(file)) {
                 targets.ahead.insert(id, self.now);
                 self.make(id);
             }
@@ -339,7 +339,7 @@ impl Sink {
     }
 
     fn tell_places(&mut self, id: FileId) {
-        let waits = |file: &&mut File| file.made == EarlyTemporary::Yes && !file.is(Mark::Told);
+        let waits = |file: &&mut Box<File>| file.made == EarlyTemporary::Yes && !file.is(Mark::Told);
         let (Some(targets), Some(file)) = (&mut self.targets, self.files.get_mut(&id).filter(waits)) else {
             return;
         };

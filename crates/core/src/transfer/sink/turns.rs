@@ -158,7 +158,7 @@ impl Sink {
             return;
         }
         while let Some((id, generation, large)) = self.turns.as_mut().and_then(Turns::next) {
-            let waits = |file: &&mut File| {
+            let waits = |file: &&mut Box<File>| {
                 let phase = matches!(file.phase, SinkPhase::Looking | SinkPhase::Again);
                 file.kept.generation == generation && phase
             };
@@ -180,14 +180,14 @@ impl Sink {
     pub(super) fn in_turn(&mut self, frame: Frame) -> Option<Frame> {
         let Some(turns) = &mut self.turns else { return Some(frame) };
         let ([entry], [true]) = (&frame.header.entries[..], &frame.good[..]) else { return Some(frame) };
-        let fits = |file: &&File| {
+        let fits = |file: &File| {
             file.kept.generation == entry.generation
                 && file.phase == SinkPhase::Open
                 && piece_at(file.size(), None, file.kept.object_size, entry.offset)
                     == Some((entry.offset, entry.len.into()))
         };
         // What does not fit is refused where it is taken up.
-        if entry.root || self.files.get(&entry.id).filter(fits).is_none() {
+        if entry.root || self.files.get(&entry.id).filter(|file| fits(file)).is_none() {
             return Some(frame);
         }
         let turn = turns.files.entry(entry.id).or_default();
@@ -340,7 +340,7 @@ impl Sink {
         if self.turns.is_none() || self.stop.is_some() {
             return false;
         }
-        let lives = |file: &&mut File| matches!(file.phase, SinkPhase::Open | SinkPhase::Committing);
+        let lives = |file: &&mut Box<File>| matches!(file.phase, SinkPhase::Open | SinkPhase::Committing);
         let Some(file) = self.files.get_mut(&id).filter(lives) else { return false };
         let (size, object_size) = (file.size(), file.kept.object_size);
         let large = is_large(file);

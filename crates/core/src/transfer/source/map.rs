@@ -74,7 +74,7 @@ impl Source {
         result: Result<ExtentMap, Failure>,
     ) {
         self.maps.asked -= 1;
-        let mapping = |f: &&mut File| f.generation == generation && f.phase == SourcePhase::Mapping;
+        let mapping = |f: &&mut Box<File>| f.generation == generation && f.phase == SourcePhase::Mapping;
         let Some(file) = self.files.get_mut(&id).filter(mapping) else { return };
         if self.stopping {
             return;

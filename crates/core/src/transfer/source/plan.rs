@@ -247,7 +247,7 @@ impl Source {
         for (id, generation, layout) in files {
             // What waits for objects is counted anew.
             self.plan.located -= 1;
-            let fits = |file: &&mut File| file.generation == generation && file.layout.is_none();
+            let fits = |file: &&mut Box<File>| file.generation == generation && file.layout.is_none();
             let Some(file) = self.files.get_mut(&id).filter(fits) else { continue };
             if file.striped {
                 let max = u64::from(file.object_size_max);

@@ -57,7 +57,7 @@ impl Source {
         generation: Generation,
         layout: Arc<Layout<SinkTarget>>,
     ) {
-        let current = |file: &&mut super::File| file.generation == generation;
+        let current = |file: &&mut Box<super::File>| file.generation == generation;
         if !self.config.agreed.targets || self.files.get_mut(&id).filter(current).is_none() {
             return;
         }

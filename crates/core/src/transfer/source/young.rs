@@ -33,8 +33,8 @@ impl Source {
             }
             self.young.pop_first();
             // It may have ended, begun afresh or been looked at again meanwhile.
-            let due = |file: &&File| file.generation == generation && file.not_before <= self.now;
-            let Some(file) = self.files.get(&id).filter(due) else { continue };
+            let due = |file: &File| file.generation == generation && file.not_before <= self.now;
+            let Some(file) = self.files.get(&id).filter(|file| due(file)) else { continue };
             match file.phase {
                 SourcePhase::Mapping => self.want_map(id),
                 SourcePhase::Verifying => self.verify_held(id),

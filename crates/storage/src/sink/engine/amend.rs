@@ -142,7 +142,7 @@ impl Sink {
             }
             Err(errno) => return Err(fail("open", errno)),
         };
-        let wanted = Wanted { meta: &item.meta, owner: item.owner, keep: 0, mtime: false };
+        let wanted = Wanted { meta: &item.meta, owner: item.owner, keep: 0, mtime: false, made_with: None };
         let after = self.set_meta(&fd, &wanted, &path)?;
         let changed = Change::NONE
             .with(Change::MODE, before.st_mode != after.st_mode)

@@ -210,7 +210,7 @@ impl Sink {
                         sink.may_make()?;
                         let data = slice(payload, item.start, item.file.size)?;
                         // Of an empty one this makes the temporary to publish.
-                        sink.files.write_whole(&item.file, data)
+                        sink.files.write_whole(&item.file, item.mode, data)
                     })
                 };
                 let results = group.iter().map(|i| write(*i)).collect();

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use haul_core::change::Change;
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
+use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{CommitItem, Inode, LinkItem, Publish, Seen, SinkFile};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{AtFlags, FileType, Stat, statat};
@@ -83,6 +84,7 @@ impl Sink {
         if self.files.in_place.is_some() {
             self.files.mark_in_place(&open, descriptor(&file));
         }
+        self.files.name(&open, &file, false)?;
         Files::is_promised(&open);
         if !durable {
             return Ok(());
@@ -107,7 +109,7 @@ impl Sink {
         let path = || self.tree.path_of(file.parent, &file.name);
         // Of an empty file nothing was ever written, nor of one that is all hole.
         if data_len(file) == 0 {
-            self.files.fd(file)?;
+            self.files.fd(file, Some(publish.meta.mode))?;
         }
         let (open, temp, counted) = self.files.fd_of(file.id)?;
         let fd = descriptor(&temp);
@@ -120,6 +122,16 @@ impl Sink {
             return Err(fault::failure(FailureKind::Publish, 0, text));
         }
 
+        let made_with = open.made_with();
+        let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true, made_with };
+        // One of a bundle was written to its size, so that the look behind its metadata is most often enough.
+        if !counted && file.size <= SMALL_LEN_MAX && publish.verify.is_none() {
+            let stands = self.set_meta(fd, &wanted, &path)?;
+            if stands.st_size as u64 == file.size {
+                open.is(inode_of(&stands));
+                return Ok(Whole { open, temp, made: inode_of(&stands) });
+            }
+        }
         let stat = rustix::fs::fstat(fd).map_err(|errno| fail(FailureKind::Publish, "stat", errno))?;
         let size = stat.st_size as u64;
         // A sparse file may end in a hole.
@@ -136,7 +148,6 @@ impl Sink {
             self.sync_data(&open, &temp)?;
             self.read_back(file, fd, expected)?;
         }
-        let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true };
         let made = inode_of(&self.set_meta(fd, &wanted, &path)?);
         Ok(Whole { open, temp, made })
     }
@@ -159,15 +170,21 @@ impl Sink {
     /// Gives it its name.
     pub(super) fn give_whole(&self, publish: &Publish, whole: &Whole) -> Result<(), Failure> {
         let of = (descriptor(&whole.temp), whole.made);
-        self.give_name(&publish.file, of, publish.found, publish.no_replace)
+        let (file, found, no_replace) = (&publish.file, publish.found, publish.no_replace);
+        if found.is_some() && !no_replace {
+            // For a rename.
+            self.files.name(&whole.open, &whole.temp, true)?;
+        }
+        self.give_name(file, of, whole.open.has_name(), found, no_replace)
     }
 
-    /// Renames the temporary, which is the inode `made` and open, to the final name: over what was `found`
-    /// there, or over nothing.
+    /// Gives the temporary, which is the inode `made` and open, the final name, where nothing may stand but
+    /// what was `found` there; by a rename, if it is `named`.
     fn give_name(
         &self,
         file: &SinkFile,
         (fd, made): (BorrowedFd<'_>, Inode),
+        named: bool,
         found: Option<Seen>,
         no_replace: bool,
     ) -> Result<(), Failure> {
@@ -181,12 +198,13 @@ impl Sink {
         self.files.aliases.made(made, file.id);
         // By its name it is renamed, and somebody may have put another file there: then that is not what was
         // written.
-        match jail.stat(&dir, &temp) {
-            Ok(stat) if inode_of(&stat) == made || haul_mutant::removed("publish-the-made") => {}
-            Ok(_) | Err(Errno::NOENT) => {
-                return Err(self.unnamed(file, &dir, Errno::NOENT, no_replace));
-            }
-            Err(errno) => return Err(self.unnamed(file, &dir, errno, no_replace)),
+        let stands = || match jail.stat(&dir, &temp) {
+            Ok(stat) if inode_of(&stat) == made || haul_mutant::removed("publish-the-made") => Ok(()),
+            Ok(_) => Err(Errno::NOENT),
+            Err(errno) => Err(errno),
+        };
+        if named {
+            stands().map_err(|errno| self.unnamed(file, &dir, errno, no_replace))?;
         }
         let no_replace = no_replace && !haul_mutant::removed("no-clobber-at-the-rename");
         let found = found.filter(|_| !no_replace);
@@ -208,6 +226,7 @@ impl Sink {
         self.fence()?;
         let renamed = over.and_then(|over| match over {
             true => jail.rename(&dir, &temp, &file.name, false),
+            false if !named => jail.link_open(fd, &dir, &file.name),
             false if no_replace => jail.rename(&dir, &temp, &file.name, true),
             false => jail.rename_new(&dir, &temp, &file.name),
         });
@@ -338,7 +357,7 @@ impl Sink {
         let jail = self.tree.jail();
         let temp = self.files.temp_name(&item.file);
         let mut made = jail.symlink(&item.target, dir, &temp);
-        if made == Err(Errno::EXIST) && self.files.is_stale(dir, &temp) {
+        if made == Err(Errno::EXIST) && self.files.is_stale(dir, &temp, None) {
             let _ = jail.unlink(dir, &temp);
             made = jail.symlink(&item.target, dir, &temp);
         }
@@ -389,7 +408,7 @@ impl Sink {
         let result = self
             .set_link_meta(held.as_fd(), &item.meta, item.owner)
             .map_err(|(what, errno)| fail(what, errno))
-            .and_then(|()| self.give_name(&item.file, (held.as_fd(), inode), found, item.no_replace));
+            .and_then(|()| self.give_name(&item.file, (held.as_fd(), inode), true, found, item.no_replace));
         let (jail, temp) = (self.tree.jail(), self.files.temp_name(&item.file));
         // The name is of this run alone, but what stands there may be another's.
         let is_ours = || jail.stat(dir, &temp).is_ok_and(|stat| inode_of(&stat) == inode);
@@ -483,7 +502,7 @@ impl Sink {
             stood_of(&before, grain)
         });
         let keep = stat.st_mode & SETGID;
-        let wanted = Wanted { meta, owner: self.dir_owner, keep, mtime: true };
+        let wanted = Wanted { meta, owner: self.dir_owner, keep, mtime: true, made_with: None };
         if self.leftovers.is_some() {
             // That may have taken long, and a new owner may have given it what its source has now: ours may
             // be wider.
@@ -509,7 +528,7 @@ impl Sink {
         let path = || self.tree.path_of(file.parent, &file.name);
         // Of an empty file nothing was ever written, nor of one that is all hole.
         if data_len(file) == 0 {
-            self.files.fd(file)?;
+            self.files.fd(file, Some(publish.meta.mode))?;
         }
         let (open, written_to, counted) = self.files.fd_of(file.id)?;
         let fd = descriptor(&written_to);
@@ -563,7 +582,8 @@ impl Sink {
         }
         self.files.unmark_in_place(&open);
         if !place.is_part() {
-            let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true };
+            let wanted =
+                Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true, made_with: None };
             self.set_meta(fd, &wanted, &path)?;
         }
         if durable && !haul_mutant::removed("files-are-synced") {

@@ -331,8 +331,10 @@ fn bundled_files_may_be_large() {
     let mut bench = Bench::new();
     let (f, g) = (file(1, DirId::ROOT, "f", MIB as u64), file(2, DirId::ROOT, "g", 5));
     let data = bytes(MIB + 5, 1);
-    let items =
-        vec![BundleWrite { file: f.clone(), start: 0 }, BundleWrite { file: g.clone(), start: MIB as u32 }];
+    let items = vec![
+        BundleWrite { file: f.clone(), start: 0, mode: 0o600 },
+        BundleWrite { file: g.clone(), start: MIB as u32, mode: 0o600 },
+    ];
     bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items, more: false }, &data);
     for result in bench.commit(vec![whole(&f, META), whole(&g, META)]) {
         result.expect("published");

@@ -83,7 +83,7 @@ fn a_part_leaves_the_rest() {
         let f = file(1, DirId::ROOT, "f", 3);
         match bundled {
             true => {
-                let items = vec![BundleWrite { file: f.clone(), start: 0 }];
+                let items = vec![BundleWrite { file: f.clone(), start: 0, mode: META.mode }];
                 let op = SinkOp::WriteBundle { buffer: BufferId(0), items, more: false };
                 assert!(
                     matches!(bench.run(op, b"abc"), SinkDone::WriteBundle { results, .. } if results[0].1.is_ok())
@@ -133,7 +133,7 @@ fn a_loser_writes_into_nothing() {
         let failed = match name {
             "large" => bench.write(&f, 0, b"01234").is_err(),
             "small" => {
-                let items = vec![BundleWrite { file: f.clone(), start: 0 }];
+                let items = vec![BundleWrite { file: f.clone(), start: 0, mode: META.mode }];
                 let op = SinkOp::WriteBundle { buffer: BufferId(0), items, more: false };
                 let done = bench.run(op, b"01234");
                 matches!(done, SinkDone::WriteBundle { results, .. } if results[0].1.is_err())

@@ -149,7 +149,7 @@ fn losers_make_nothing() {
     bench.lost.store(true, Ordering::SeqCst);
     let f = file(1, DirId::ROOT, "f", 1);
     assert_eq!(&*bench.write(&f, 0, b"x").expect_err("lost").text, "lost");
-    let items = vec![BundleWrite { file: file(2, DirId::ROOT, "g", 1), start: 0 }];
+    let items = vec![BundleWrite { file: file(2, DirId::ROOT, "g", 1), start: 0, mode: META.mode }];
     match bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items, more: false }, b"x") {
         SinkDone::WriteBundle { results, .. } => assert!(results[0].1.is_err()),
         other => panic!("{other:?}"),

@@ -85,7 +85,10 @@ fn an_item_that_hangs_holds_no_other() {
     let bundle = |files: &[SinkFile]| SinkOp::WriteBundle {
         buffer: BufferId(0),
         more: false,
-        items: files.iter().map(|file| BundleWrite { file: file.clone(), start: 0 }).collect(),
+        items: files
+            .iter()
+            .map(|file| BundleWrite { file: file.clone(), start: 0, mode: META.mode })
+            .collect(),
     };
     bench.run(bundle(&files), b"abc");
     armed.store(false, Ordering::SeqCst);

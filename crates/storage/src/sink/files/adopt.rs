@@ -145,7 +145,7 @@ impl Files {
         let jail = self.tree.jail();
         let to = match jail.create_temp(dir, new) {
             // Of an attempt in this run that failed.
-            Err(Errno::EXIST) if self.is_stale(dir, new) => {
+            Err(Errno::EXIST) if self.is_stale(dir, new, Some(file.id)) => {
                 jail.unlink(dir, new)?;
                 jail.create_temp(dir, new)?
             }
