@@ -82,10 +82,7 @@ const HINTS: &[(&[&str], &str)] = &[
         "haul skips devices, FIFOs and sockets, and counts them; leave it out",
     ),
     (&["-H", "--hard-links"], "haul has none yet: hard links become separate files, and are counted"),
-    (
-        &["-A", "--acls", "-X", "--xattrs", "-U", "--atimes", "-N", "--crtimes"],
-        "haul has none yet: ACLs, extended attributes and these times are not kept",
-    ),
+    (&["-U", "--atimes", "-N", "--crtimes"], "haul has none yet: these times are not kept"),
     (
         &["-L", "--copy-links", "-k", "--copy-dirlinks", "--copy-unsafe-links", "--safe-links"],
         "haul has none yet: links are copied as links, or left out with --no-links; a source with a slash behind it is followed. For \

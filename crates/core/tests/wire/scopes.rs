@@ -140,14 +140,14 @@ fn senseless_pieces_are_refused() {
         last: true,
     };
     let read = |piece: &MetadataPiece| {
-        let (kind, body) = encode(&Message::Metadata(piece.clone()));
+        let (kind, body) = encode(&Message::Metadata(vec![piece.clone()]));
         decode_message(kind, &body)
     };
     let empty = MetadataPiece { total: 0, offset: 0, piece: [].into(), ..good.clone() };
     let most = MetadataPiece { total: METADATA_VALUE_LEN_MAX, last: false, ..good.clone() };
     let acl = MetadataPiece { namespace: Namespace::Nfs4Acl, name: [].into(), ..good.clone() };
     for piece in [&good, &empty, &most, &acl] {
-        assert_eq!(read(piece), Ok(Decoded::Message(Message::Metadata(piece.clone()))));
+        assert_eq!(read(piece), Ok(Decoded::Message(Message::Metadata(vec![piece.clone()]))));
     }
     for bad in [
         MetadataPiece { total: METADATA_VALUE_LEN_MAX + 1, last: false, ..good.clone() },
@@ -161,11 +161,11 @@ fn senseless_pieces_are_refused() {
     ] {
         assert!(read(&bad).is_err(), "{bad:?}");
     }
-    let (kind, body) = encode(&Message::Metadata(metadata(&mut Rng::with_seed(5))));
+    let (kind, body) = encode(&Message::Metadata(vec![metadata(&mut Rng::with_seed(5))]));
     // 5 is kept for layouts of Lustre.
     for namespace in [0, 5, 255] {
         let mut body = body.clone();
-        body[12] = namespace;
+        body[14] = namespace;
         assert!(decode_message(kind, &body).is_err(), "{namespace}");
     }
 }

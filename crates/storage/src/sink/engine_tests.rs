@@ -96,6 +96,7 @@ impl Bench {
             confirm: false,
             threads: 4,
             dir_owner: false,
+            keeps: Default::default(),
             still_owner: Arc::new(move || match asked.load(Ordering::SeqCst) {
                 true => Err(fault::failure(FailureKind::Publish, 0, "lost")),
                 false => Ok(()),

@@ -45,6 +45,8 @@ pub(super) fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
         linked: stat.st_nlink > 1,
         foreign: me.is_some_and(|me| me != stat.st_uid) && may_give(),
         untold: false,
+        other_xattrs: false,
+        other_acl: false,
     }
 }
 

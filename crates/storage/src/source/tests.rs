@@ -10,6 +10,7 @@ use haul_core::digest::{DigestKind, Subtree};
 use haul_core::entry::{Fingerprint, Name};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
+use haul_core::metadata::Values;
 use haul_core::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
 use haul_core::transfer::source::OnChange;
 use haul_core::wire;
@@ -103,7 +104,7 @@ impl Bench {
         let dir = self.tree.dir_fd(self.base).expect("base");
         let name = Name::new(name.as_bytes()).expect("legal");
         let seen = stat::look_at(dir.as_fd(), &name).expect("there");
-        self.tree.add_entry(id, self.base, name, Some(&seen));
+        self.tree.add_entry(id, self.base, name, Some(&seen), &Values::new());
         id
     }
 
@@ -619,7 +620,7 @@ fn sizes_that_say_nothing_are_measured() {
         let dir = bench.tree.dir_fd(base).expect("base");
         let seen = stat::look_at(dir.as_fd(), &name).expect("there");
         assert_eq!(seen.stamp.size, 0);
-        bench.tree.add_entry(FileId(id), base, name, Some(&seen));
+        bench.tree.add_entry(FileId(id), base, name, Some(&seen), &Values::new());
         FileId(id)
     };
     let bundle = |bench: &mut Bench, id, generation, size: usize| {
@@ -665,7 +666,7 @@ fn read_error_says_where() {
     let name = Name::new(b"mem").expect("legal");
     let dir = bench.tree.dir_fd(base).expect("base");
     let seen = stat::look_at(dir.as_fd(), &name).expect("there");
-    bench.tree.add_entry(FileId(1), base, name, Some(&seen));
+    bench.tree.add_entry(FileId(1), base, name, Some(&seen), &Values::new());
     let failure_of = |completion: SourceCompletion| read_result(&completion).clone().expect_err("unmapped");
     let failure = failure_of(bench.read(FileId(1), 4096, 10, 10_000));
     assert_eq!(&*failure.text, "read at byte 4096 of mem: Input/output error");

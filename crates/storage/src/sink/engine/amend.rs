@@ -70,7 +70,8 @@ impl Sink {
         if !link || Some(seen_of(&before)) != found || before.st_nlink > 1 {
             return Ok(None);
         }
-        let Some(ids) = ids(&item.meta) else { return Ok(Some(Change::NONE)) };
+        let marked = self.set_link_attributes(item.file.id, inode.as_fd(), &path);
+        let Some(ids) = ids(&item.meta).filter(|_| item.owner) else { return Ok(Some(marked)) };
         let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
         let chown = |uid, gid| retry_on_intr(|| rustix::fs::chownat(&inode, c"", uid, gid, flags));
         let (user, group) = set_owner(ids, chown).map_err(|errno| fail("set the owner of", errno))?;
@@ -78,7 +79,7 @@ impl Sink {
             count(&self.not_kept.owner);
         }
         let after = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
-        let changed = Change::NONE
+        let changed = marked
             .with(Change::OWNER, before.st_uid != after.st_uid)
             .with(Change::GROUP, before.st_gid != after.st_gid);
         Ok(Some(changed))
@@ -138,13 +139,14 @@ impl Sink {
                     return Err(fault::failure(FailureKind::Metadata, Errno::PERM.raw_os_error(), text));
                 }
                 count(&self.not_kept.mode);
+                self.tell_unamended(file.id, inode.as_fd(), &path);
                 return Ok(Change::NONE);
             }
             Err(errno) => return Err(fail("open", errno)),
         };
         let wanted = Wanted { meta: &item.meta, owner: item.owner, keep: 0, mtime: false };
-        let after = self.set_meta(&fd, &wanted, &path)?;
-        let changed = Change::NONE
+        let (after, changed) = self.set_all(file.id, &fd, &wanted, &path)?;
+        let changed = changed
             .with(Change::MODE, before.st_mode != after.st_mode)
             .with(Change::OWNER, before.st_uid != after.st_uid)
             .with(Change::GROUP, before.st_gid != after.st_gid);
