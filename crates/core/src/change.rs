@@ -101,15 +101,15 @@ impl Change {
 
     /// Whether rights that differ so may be set where the file stands, which has the right content as far as
     /// size and mtime say. Not if it has other names, which may lie elsewhere. Nor if it is another user's,
-    /// who may still have it open for writing, and it would get another owner or group, or be setuid or
-    /// setgid: what he put there would speak in another's name.
+    /// who may still have it open for writing, and it would get another owner or group, be setuid or setgid,
+    /// or get a program's rights: what he put there would speak in another's name.
     pub fn may_be_set(self, found: Rights, meta: &Meta, owner: bool) -> bool {
         if haul_mutant::removed("strangers-files-stay-theirs") {
             return true;
         }
         let given_away =
             self.has(Change::OWNER.with(Change::GROUP, true)) || (owner && meta.mode & SETUID_SETGID != 0);
-        !(found.linked || found.foreign && given_away)
+        !(found.linked || found.foreign && (given_away || found.gains_rights))
     }
 
     fn rights(self, meta: &Meta, found: Rights, owner: bool, keep: u32) -> Change {
@@ -156,6 +156,8 @@ pub struct Rights {
     /// It has other extended attributes, or another list, than it is to have, and these are kept.
     pub other_xattrs: bool,
     pub other_acl: bool,
+    /// It would get a program's rights with them, which it has not.
+    pub gains_rights: bool,
 }
 
 /// A directory as it stood before anything was made in it.
@@ -229,5 +231,8 @@ mod tests {
             assert!(!change.may_be_set(foreign, &setuid, true));
         }
         assert!(Change::MODE.may_be_set(foreign, &setuid, false), "it is not set then");
+        let gains = |rights| Rights { gains_rights: true, ..rights };
+        assert!(Change::XATTRS.may_be_set(gains(ours), &meta, true));
+        assert!(!Change::XATTRS.may_be_set(gains(foreign), &meta, false));
     }
 }

@@ -159,7 +159,7 @@ fn kept_names(list: &[u8]) -> impl Iterator<Item = CString> {
 /// Reads what is kept of it. What could not be read is not in it, and named.
 pub(crate) fn read(subject: Subject<'_>, kind: FileType, keeps: Keeps) -> (Values, Vec<Failed>) {
     let (mut values, mut failed) = (Values::new(), Vec::new());
-    if !keeps.any() || haul_mutant::removed("attributes-are-read") {
+    if !keeps.any() {
         return (values, failed);
     }
     let way = subject.way();
@@ -217,6 +217,8 @@ pub(crate) fn print(values: &Values) -> u64 {
 pub(crate) struct Differs {
     pub(crate) xattrs: bool,
     pub(crate) acl: bool,
+    /// It has not the rights of a program that it is to have.
+    pub(crate) gains_rights: bool,
     pub(crate) access: Option<Vec<u8>>,
 }
 
@@ -250,7 +252,10 @@ pub(crate) fn compare(
     // Where there are none it cannot be had, which is counted when it is tried.
     let others = stands.get(&nfs4).zip(wanted.get(&nfs4)).is_some_and(|(stands, wanted)| stands != wanted);
     let acl = keeps.acls && (others || of(&stands, false) != of(wanted, false));
-    Differs { xattrs, acl, access: stands.remove(&(Namespace::AccessAcl, [].into())) }
+    let rights = (Namespace::Xattr, Box::from(CAPABILITY));
+    let gains_rights =
+        keeps.xattrs && wanted.get(&rights).is_some_and(|to_be| stands.get(&rights) != Some(to_be));
+    Differs { xattrs, acl, gains_rights, access: stands.remove(&(Namespace::AccessAcl, [].into())) }
 }
 
 /// What came to nothing of what was to be set.
@@ -314,7 +319,8 @@ pub(crate) fn set_first(
         }
     }
     for (name, value) in xattrs_of(wanted) {
-        if name.as_bytes() == CAPABILITY || same.contains(&name) {
+        let last = name.as_bytes() == CAPABILITY && !haul_mutant::removed("a-programs-rights-come-last");
+        if last || same.contains(&name) {
             continue;
         }
         let set = insist(&|| way.set(&name, value));
@@ -347,6 +353,7 @@ pub(crate) fn set_last(
         }
     }
     if keeps.xattrs
+        && !haul_mutant::removed("a-programs-rights-come-last")
         && let Ok(name) = CString::new(CAPABILITY)
         && let Some(value) = wanted.get(&(Namespace::Xattr, Box::from(CAPABILITY)))
     {

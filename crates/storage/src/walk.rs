@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use crossbeam_channel::{Receiver, bounded};
-use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, Name};
+use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, METADATA_LEN_MAX, Name};
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::metadata::Values;
 use haul_core::transfer::SMALL_LEN_MAX;
@@ -566,8 +566,17 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     fn tell_values(&mut self, place: Place, name: &Name, values: Values, unread: Vec<Failed>) {
         if let Some((attribute, errno)) = unread.first() {
             let path = self.path(place, name);
-            let what = format!("read {} of", haul_base::escape::within(attribute));
-            let failure = os_failure(FailureKind::Walk, &what, &path, *errno);
+            let attribute = haul_base::escape::within(attribute);
+            let failure = match *errno {
+                Errno::TOOBIG => {
+                    let most = METADATA_LEN_MAX / (1024 * 1024);
+                    let cause = format!(
+                        "more extended attributes than the {most} MiB that are kept of an entry: {attribute} is left out"
+                    );
+                    own_failure(FailureKind::Walk, "read", &path, &cause)
+                }
+                errno => os_failure(FailureKind::Walk, &format!("read {attribute} of"), &path, errno),
+            };
             self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
         }
         if !values.is_empty() {

@@ -25,7 +25,6 @@ pub(super) const DONE_LEN_MIN: usize = 13;
 pub(super) const SOURCE_ROOT_LEN_MIN: usize = 2;
 const SOURCE_ROOT_LEN_MAX: usize = 2 + NAME_LEN_MAX + META_LEN;
 pub(super) const CAPABILITY_LEN_MIN: usize = 5;
-const CHANGE_LEN_MAX: usize = 2;
 pub(super) const SUBTREE_LEN: usize = 48;
 pub(super) const EXTENT_LEN: usize = 28;
 pub(super) const DATA_EXTENT_LEN: usize = 16;
@@ -57,7 +56,7 @@ const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX
 pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
     match &item.2 {
         FileState::Fresh | FileState::Unchanged | FileState::Skipped | FileState::Finished => STATE_LEN_MIN,
-        FileState::Planned(_) | FileState::Amended(_) => STATE_LEN_MIN + CHANGE_LEN_MAX,
+        FileState::Planned(change) | FileState::Amended(change) => STATE_LEN_MIN + change_len(*change),
         FileState::Held { subtrees, .. } => STATE_LEN_MIN + 3 + subtrees.len() * SUBTREE_LEN,
     }
 }
@@ -67,8 +66,8 @@ pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
 pub fn done_len(item: &DoneItem) -> usize {
     match &item.outcome {
         Outcome::Persisted => DONE_LEN_MIN,
-        Outcome::Done { root: None, .. } => DONE_LEN_MIN + CHANGE_LEN_MAX,
-        Outcome::Done { root: Some(root), .. } => DONE_LEN_MIN + CHANGE_LEN_MAX + root.len(),
+        Outcome::Done { root: None, change } => DONE_LEN_MIN + change_len(*change),
+        Outcome::Done { root: Some(root), change } => DONE_LEN_MIN + change_len(*change) + root.len(),
         Outcome::Failed(failure) => DONE_LEN_MIN + 7 + failure.text.len().min(TEXT_LEN_MAX),
     }
 }
@@ -488,6 +487,10 @@ fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation
             write_change(w, *change);
         }
     }
+}
+
+fn change_len(change: Change) -> usize {
+    1 + usize::from(change.bits() >> 7 > 0)
 }
 
 /// Seven bits, and where there are more, a byte with the others behind them.

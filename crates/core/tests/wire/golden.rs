@@ -283,7 +283,7 @@ fn golden_message(index: usize) -> Message {
             amended: 6,
             prefixes: 16,
             prefix_bytes: 17,
-            not_kept: [7, 8, 9, 10, 11, 12, 13, 14, 15],
+            not_kept: [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17],
             held: HeldReport { checked: 12, wrong: 13, trusted: 14, time: 15 },
         })),
         20 => Message::Abort(failure),

@@ -33,3 +33,29 @@ pub(super) fn without(mut summary: Summary) -> Summary {
     }
     summary
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+
+    /// Goal: an end that has no place for attributes is no failure, and what it does not keep is counted;
+    /// what is read for nothing loses none.
+    /// Method: destinations of each kind.
+    #[test]
+    fn what_has_no_place_is_counted() {
+        let cases = [("/tmp/x", true, false), ("host:/tmp/x", true, false), ("null://", false, false)];
+        let more = [("ftp://server/x", false, true), ("vol://name/x", false, true)];
+        for (destination, keeps, tells) in cases.into_iter().chain(more) {
+            let mut request = CopyRequest::new(vec![Endpoint::from("/tmp/a")], Endpoint::from(destination));
+            (request.options.xattrs, request.options.acls) = (true, true);
+            assert_eq!(leave(&mut request), tells, "{destination}");
+            assert_eq!((request.options.xattrs, request.options.acls), (keeps, keeps), "{destination}");
+            request.options = crate::options::Options::default();
+            assert!(!leave(&mut request), "nobody asked for them");
+        }
+        let durability = crate::options::Durability::Disk;
+        let summary = Summary { files: 3, dirs: 1, durability: Some(durability), ..Summary::default() };
+        assert_eq!(without(summary).not_kept[0].1, 4);
+    }
+}

@@ -20,6 +20,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+#[path = "engine_tests/attributes.rs"]
+mod attributes;
 #[path = "engine_tests/in_place.rs"]
 mod in_place;
 #[path = "engine_tests/job.rs"]

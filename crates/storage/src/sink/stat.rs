@@ -47,6 +47,7 @@ pub(super) fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
         untold: false,
         other_xattrs: false,
         other_acl: false,
+        gains_rights: false,
     }
 }
 

@@ -14,6 +14,8 @@ use rustix::fs::{AtFlags, FileType, Mode, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::Sink;
+use super::attributes::note_differs;
+use crate::attributes::{Differs, Subject};
 use crate::sink::calls::times;
 use crate::sink::fault;
 use crate::sink::meta::{Wanted, count, ids, is_wider, permitted, set_meta, set_owner};
@@ -102,7 +104,8 @@ impl Sink {
             );
             fault::failure(FailureKind::Metadata, Errno::EXIST.raw_os_error(), text)
         };
-        if !self.may_amend(item, &before) {
+        let differs = self.differs(file.id, Subject::Held(inode.as_fd()), FileType::RegularFile);
+        if !self.may_amend(item, &before, &differs) {
             return Err(replaced());
         }
         self.fence()?;
@@ -165,7 +168,7 @@ impl Sink {
     /// Whether `now`, which is held, is what was looked at, and nobody changed it since. What it may be given
     /// is judged once more: within one tick of the file system's clock it can have become another's with the
     /// same ctime.
-    fn may_amend(&self, item: &AmendItem, now: &Stat) -> bool {
+    fn may_amend(&self, item: &AmendItem, now: &Stat, differs: &Differs) -> bool {
         if haul_mutant::removed("amended-is-what-was-seen") {
             return true;
         }
@@ -174,7 +177,10 @@ impl Sink {
             true => seen.inode == found.inode,
             false => seen == *found,
         };
-        let existing = existing_of(now, self.files.me(), |_| 1);
+        let mut existing = existing_of(now, self.files.me(), |_| 1);
+        if let Existing::File { rights, .. } = &mut existing {
+            note_differs(rights, differs);
+        }
         let Existing::File { rights, .. } = existing else { return false };
         let change = Change::of_file(&existing, item.file.size, &item.meta, item.owner);
         let may = change.may_be_set(rights, &item.meta, item.owner);

@@ -30,6 +30,7 @@ const WRITE: Mode = Mode::WUSR;
 pub(in crate::sink) fn note_differs(rights: &mut Rights, differs: &Differs) {
     rights.other_xattrs = differs.xattrs;
     rights.other_acl = differs.acl;
+    rights.gains_rights = differs.gains_rights;
     if let Some(list) = &differs.access {
         rights.mode = mode_by(rights.mode, list);
     }
@@ -74,7 +75,7 @@ impl Sink {
         path: &dyn Fn() -> String,
     ) -> Result<(Stat, Change), Failure> {
         let fd = fd.as_fd();
-        if !self.keeps.any() {
+        if !self.keeps.any() || haul_mutant::removed("attributes-before-the-name") {
             return Ok((self.set_meta(fd, wanted, path)?, Change::NONE));
         }
         let fail = |errno| fault::os_at(FailureKind::Metadata, "stat", &path(), errno, fd);
@@ -93,8 +94,14 @@ impl Sink {
             let _ = rustix::fs::fchmod(fd, Mode::from_raw_mode(stat.st_mode & 0o7777) | WRITE);
         };
         let mut unset = attributes::set_first(subject, kind, self.keeps, values.as_deref(), open);
+        let after = !haul_mutant::removed("lists-come-after-the-mode");
+        if !after {
+            attributes::set_last(subject, kind, self.keeps, values.as_deref(), &mut unset);
+        }
         self.set_meta(fd, wanted, path)?;
-        attributes::set_last(subject, kind, self.keeps, values.as_deref(), &mut unset);
+        if after {
+            attributes::set_last(subject, kind, self.keeps, values.as_deref(), &mut unset);
+        }
         let changed = Change::NONE
             .with(Change::XATTRS, before.xattrs && unset.failed.is_empty())
             .with(Change::ACL, before.acl && unset.failed.is_empty());
