@@ -249,9 +249,17 @@ pub(crate) fn compare(
     };
     let xattrs = keeps.xattrs && of(&stands, true) != of(wanted, true);
     let nfs4 = (Namespace::Nfs4Acl, Box::from([]));
-    // Where there are none it cannot be had, which is counted when it is tried.
-    let others = stands.get(&nfs4).zip(wanted.get(&nfs4)).is_some_and(|(stands, wanted)| stands != wanted);
-    let acl = keeps.acls && (others || of(&stands, false) != of(wanted, false));
+    let others = keeps.acls
+        && match (stands.get(&nfs4), wanted.get(&nfs4)) {
+            (Some(stands), Some(wanted)) => stands != wanted,
+            // Where there are lists of POSIX it cannot be had, which is counted when it is tried.
+            (None, Some(_)) => {
+                let way = subject.way();
+                way.get(ACCESS).is_err_and(has_none) && way.get(NFS4).is_ok_and(|list| list.is_some())
+            }
+            (_, None) => false,
+        };
+    let acl = others || keeps.acls && of(&stands, false) != of(wanted, false);
     let rights = (Namespace::Xattr, Box::from(CAPABILITY));
     let gains_rights =
         keeps.xattrs && wanted.get(&rights).is_some_and(|to_be| stands.get(&rights) != Some(to_be));

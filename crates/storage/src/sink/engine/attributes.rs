@@ -10,8 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use haul_core::change::Change;
+use haul_core::entry::Namespace;
 use haul_core::ids::FileId;
-use haul_core::metadata::Values;
+use haul_core::metadata::{CAPABILITY, Values};
 use haul_core::transfer::op::{Existing, LookupItem, Rights, SinkDone};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, Mode, Stat};
@@ -83,12 +84,10 @@ impl Sink {
         let (kind, subject) = (FileType::from_raw_mode(stat.st_mode), Subject::Open(fd));
         let values = self.values_of(id);
         let before = attributes::compare(subject, kind, self.keeps, values.as_deref());
-        if !before.xattrs && !before.acl && !self.loses_rights(values.as_deref()) {
-            // Nothing of it is to be set, and a new list would be the same. A change of mode keeps the list's
-            // entries, and changes its mask.
-            if before.access.is_none() {
-                return Ok((self.set_meta(fd, wanted, path)?, Change::NONE));
-            }
+        let nothing = !before.xattrs && !before.acl && !insists(values.as_deref());
+        // With a list that is the same all the same: a change of mode changes its mask.
+        if nothing && before.access.is_none() {
+            return Ok((self.set_meta(fd, wanted, path)?, Change::NONE));
         }
         let open = || {
             let _ = rustix::fs::fchmod(fd, Mode::from_raw_mode(stat.st_mode & 0o7777) | WRITE);
@@ -107,12 +106,6 @@ impl Sink {
             .with(Change::ACL, before.acl && unset.failed.is_empty());
         self.tell_unset(id, unset, path);
         Ok((rustix::fs::fstat(fd).map_err(fail)?, changed))
-    }
-
-    /// A change of owner would take what is there of a program's rights.
-    fn loses_rights(&self, values: Option<&Values>) -> bool {
-        values
-            .is_some_and(|values| values.keys().any(|(_, name)| &name[..] == haul_core::metadata::CAPABILITY))
     }
 
     /// Sets those of a symbolic link that is held. What changed.
@@ -161,6 +154,15 @@ impl Sink {
         let failure = unkept(&path(), (&name, errno), more);
         (self.post)(SinkCompletion { done: SinkDone::Unkept { id, failure } });
     }
+}
+
+/// Whether there is something that is set whatever stands: a change of owner takes a program's rights, and
+/// that an NFSv4 list has no place is told where it is tried.
+fn insists(values: Option<&Values>) -> bool {
+    let is_such = |(namespace, name): &(Namespace, Box<[u8]>)| {
+        *namespace == Namespace::Nfs4Acl || &name[..] == CAPABILITY
+    };
+    values.is_some_and(|values| values.keys().any(is_such))
 }
 
 /// In words. Not with [`fault::os_at`]: where there is no room for an attribute there may be room for all else.

@@ -45,6 +45,8 @@ fn wanted(bench: &Bench, f: &SinkFile, of: &[(Namespace, &[u8], &[u8])]) {
 fn a_file_has_them_before_its_name() {
     let dir = tempfile::tempdir().expect("tempdir");
     let root = dir.path().join("root");
+    // In one that this run made nothing would be looked for.
+    fs::create_dir(&root).expect("make the root");
     let seen: Arc<Mutex<Vec<Option<Vec<u8>>>>> = Arc::default();
     let (told, looked) = (
         seen.clone(),
@@ -118,4 +120,15 @@ fn what_cannot_be_set_is_told_first() {
     let done = bench.posted.recv_timeout(Duration::from_secs(60)).expect("a completion").0;
     assert!(matches!(&done, SinkDone::Commit { results, .. } if results[0].1.is_ok()), "{done:?}");
     assert_eq!(value_of(&bench.root.join("f"), "user.fits"), Some(b"1".to_vec()));
+    // A list of another kind has no place here, which is counted.
+    let g = file(2, DirId::ROOT, "g", 3);
+    wanted(&bench, &g, &[(Namespace::Nfs4Acl, b"", &[0; 8])]);
+    bench.write(&g, 0, b"new").expect("written");
+    bench.publish(&g).expect("published");
+    assert_eq!(bench.not_kept(), NotKept { nfs4: 1, ..NotKept::default() });
+    let found = bench.look(&g, None).existing;
+    assert!(matches!(
+        found,
+        Existing::Nothing | Existing::File { rights: Rights { other_acl: false, .. }, .. }
+    ));
 }
