@@ -101,8 +101,8 @@ pub struct Cp {
     ///
     /// In a dry run and in a real one. `<` sent, `>` received or copied here, `c` made, `.` metadata alone;
     /// f, d or L; then c target of a link, s size, t time, p mode, o owner, g group, a ACL, x extended
-    /// attributes, or + for all of something new. Given twice, or with -vv, what is unchanged is listed too. Not with --json, which says
-    /// the same of each entry with -v.
+    /// attributes, or + for all of something new. Given twice, or with -vv, what is unchanged is listed too.
+    /// Not with --json, which says the same of each entry with -v.
     #[arg(short, long = "itemize-changes", action = ArgAction::Count, conflicts_with = "json")]
     pub itemize_changes: u8,
 

@@ -23,7 +23,7 @@ const KEPT: [&[u8]; 2] = [b"user.", b"trusted."];
 pub const CAPABILITY: &[u8] = b"security.capability";
 /// Of these, what file systems and haul keep for themselves: layouts, states and labels of where a file lies,
 /// which say of its copy what is not so. (Copied to Lustre, a layout puts every first stripe on one target.)
-const NEVER_KEPT: [&[u8]; 12] = [
+const NEVER_KEPT: [&[u8]; 13] = [
     b"trusted.lov",
     b"trusted.lma",
     b"trusted.lmv",
@@ -34,6 +34,8 @@ const NEVER_KEPT: [&[u8]; 12] = [
     b"trusted.afr",
     b"trusted.glusterfs",
     b"trusted.overlay",
+    // How XFS shows the lists that it has: as attributes they would be lists where nobody asked for them.
+    b"trusted.SGI_",
     b"user.haul.",
     b"trusted.haul.",
 ];
@@ -245,6 +247,7 @@ mod tests {
             "trusted.afr.dirty",
             "trusted.glusterfs.dht",
             "trusted.overlay.opaque",
+            "trusted.SGI_ACL_FILE",
             "system.posix_acl_access",
             "system.nfs4_acl",
             "system.cifs_acl",

@@ -52,14 +52,14 @@ fn told(root: &Path) -> Vec<String> {
         parts
     };
     let xattrs = said("getfattr", &["-h", "-R", "-P", "-d", "-m", "-", "-e", "hex"], root);
-    let xattrs: String = xattrs.lines().filter(|line| !line.starts_with("security.selinux")).fold(
-        String::new(),
-        |mut all, line| {
+    let xattrs: String = xattrs
+        .lines()
+        .filter(|line| !line.starts_with("security.selinux") && !line.starts_with("trusted.SGI_"))
+        .fold(String::new(), |mut all, line| {
             all.push_str(line);
             all.push('\n');
             all
-        },
-    );
+        });
     let mut all = parts(xattrs);
     all.extend(parts(said("getfacl", &["-R", "-P", "-n"], root)));
     all
@@ -163,8 +163,11 @@ fn file_systems_keep_what_they_are_given() {
             fs::remove_dir_all(&copy).expect("make room");
         }
         Way::Here.cp(&["-aAX", "--durability", "none"], &[&data], sink).run().sane().exits(0);
-        assert_eq!(told(&copy), told(&data), "{} to {}", data.display(), copy.display());
-        assert_eq!(rsync_would(&data, &copy), "");
+        assert!(told(&copy) == told(&data), "{} to {}", data.display(), copy.display());
+        // rsync takes the lists that XFS has for attributes besides.
+        if from != 1 && to != 1 {
+            assert_eq!(rsync_would(&data, &copy), "");
+        }
     }
 }
 
@@ -275,7 +278,8 @@ fn what_cannot_be_kept_is_named() {
                 ("large", "not supported"),
                 ("link", "trusted.of-a-link"),
                 ("program", "security.capability"),
-                ("d", "posix_acl"),
+                ("d", "user.of-a-directory"),
+                ("d/closed", "posix_acl"),
             ] {
                 let text = failure_of(&run, &format!("data/{name}"));
                 assert!(text.is_some_and(|text| text.contains(what)), "{name}, {what}: {}", run.describe());
@@ -283,7 +287,7 @@ fn what_cannot_be_kept_is_named() {
             assert_eq!(failure_of(&run, "data/d/plain"), None, "it has none");
         }
         assert_eq!(fs::read(ram.at("data/large")).expect("it is there"), vec![5; 1 << 20]);
-        assert_eq!(fs::symlink_metadata(ram.at("data/f")).expect("stat").mode() & 0o7777, 0o640, "no mask");
+        assert_eq!(fs::symlink_metadata(ram.at("data/f")).expect("stat").mode() & 0o7777, 0o644, "no mask");
     }
     let room = Room::new();
     let (xfs, ext4) = (Disk::new(&room, "xfs", Kind::Xfs), Disk::new(&room, "ext4", Kind::Ext4));
@@ -302,7 +306,7 @@ fn what_cannot_be_kept_is_named() {
     fs::write(data.join("p"), "x").expect("write");
     set(&data.join("p"), "security.capability", &CAPABILITY);
     std::os::unix::fs::chown(&sink, Some(65534), Some(65534)).expect("give it away");
-    let run = Way::Here.cp(&["-aX"], &[&data], &sink).run_by_nobody(&room).exits(3);
+    let run = Way::Here.cp(&["-aX"], &[&data], &sink).run_by_nobody(&room).run().exits(3);
     let text = failure_of(&run, "program/p").expect("it is named");
     assert!(text.contains("security.capability") && text.contains("not permitted"), "{text}");
 }
@@ -320,7 +324,7 @@ fn users_keep_what_is_theirs() {
         let given = Command::new("chown").args(["-hR", "65534:65534"]).arg(path).status().expect("run chown");
         assert!(given.success());
     }
-    let copy = || Way::Here.cp(&["-aAX"], &[&data], &sink).run_by_nobody(&room).exits(0);
+    let copy = || Way::Here.cp(&["-aAX"], &[&data], &sink).run_by_nobody(&room).run().exits(0);
     copy();
     set(&data.join("d/g"), "user.read-only", b"another");
     set(&data.join("d/closed"), "user.closed", b"too");
