@@ -1,7 +1,7 @@
-//! Extended attributes and access control lists of an entry: which are ever kept, and how they come in pieces.
+//! Extended attributes and access control lists of an entry: which are ever kept, and how they come.
 //!
-//! In: names; values, or the pieces of an entry, in the order in which they came. Out: whether an attribute is
-//! one that is kept; pieces, or values, when they are whole.
+//! In: names; values, or the pieces of an entry, in the order in which they came. Out: whether an attribute
+//! is one that is kept; pieces, or values, when they are whole.
 //! Invariants: a value is gathered from its beginning to its end without gaps, and none is there twice; all
 //! values of an entry and their names are at most [`METADATA_LEN_MAX`] bytes, counted when a value begins, so
 //! that nothing is gathered in vain.

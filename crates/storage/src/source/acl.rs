@@ -4,8 +4,8 @@
 //! list's mask: the most that any user or group of the list may do. Taken for the group's it would give the
 //! group more than it has. Only where the group's bits exceed those of others this can matter, and only there
 //! the file system is asked.
-//! Left out: the lists themselves ([`attributes`](crate::attributes)). Those of NFSv4, which servers put into the mode by
-//! themselves.
+//! Left out: the lists themselves ([`attributes`](crate::attributes)). Those of NFSv4, which servers put into
+//! the mode by themselves.
 //!
 //! The form of `system.posix_acl_access`: `linux/posix_acl_xattr.h`, version 2, little-endian.
 

@@ -3,8 +3,8 @@
 //! In: `METADATA` of entries that were announced with it; what of it the engine could not keep. Out: values
 //! that are whole, for the engine; entries that go on with them.
 //! Invariants: an entry has its name, or is finished, only when its metadata are whole; nothing of a class
-//! that is never kept, or that this session does not keep, reaches the engine ([`may_be_kept`]); the values of
-//! all open entries stay within [`METADATA_OPEN_MAX`].
+//! that is never kept, or that this session does not keep, reaches the engine ([`may_be_kept`]); the values
+//! of all open entries stay within [`METADATA_OPEN_MAX`].
 //! Left out: what a file system makes of them, and what stands there, which are the engine's to know.
 
 use alloc::sync::Arc;

@@ -86,6 +86,8 @@ impl Awaited {
 
     /// The next entry, if all of it is there, with its metadata.
     pub(super) fn next(&mut self) -> Option<(Announced, Option<Values>)> {
-        self.entries.pop_front_if(|waits| waits.gathering.is_none()).map(|waits| (waits.entry, waits.values))
+        let is_whole = self.entries.front().is_some_and(|waits| waits.gathering.is_none());
+        let waits = if is_whole { self.entries.pop_front() } else { None };
+        waits.map(|waits| (waits.entry, waits.values))
     }
 }

@@ -165,7 +165,8 @@ fn insists(values: Option<&Values>) -> bool {
     values.is_some_and(|values| values.keys().any(is_such))
 }
 
-/// In words. Not with [`fault::os_at`]: where there is no room for an attribute there may be room for all else.
+/// In words. Not with [`fault::os_at`]: where there is no room for an attribute there may be room for all
+/// else.
 fn unkept(path: &str, (name, errno): (&[u8], Errno), more: &[Failed]) -> Failure {
     let what = format!("set {} of", haul_base::escape::within(name));
     let failure = fault::os(FailureKind::Metadata, &what, path, errno);
