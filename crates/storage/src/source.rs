@@ -14,8 +14,8 @@
 //! # What is kept, and what is not
 //!
 //! Kept: content, holes, mode, mtime, and symlinks as they are; owner and group, extended attributes and
-//! lists where the user asks for them. Attributes are read by the walk, for the destination holds its own against
-//! them, and once more of the open file: what is sent has those that were announced.
+//! lists where the user asks for them. Attributes are read by the walk, for the destination holds its own
+//! against them, and once more of the open file: what is sent has those that were announced.
 //!
 //! Not kept, and counted by the walk ([`walk::NotKept`](super::walk::NotKept)):
 //! - hard links: each name becomes a file of its own;

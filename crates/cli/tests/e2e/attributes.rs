@@ -354,7 +354,7 @@ fn inherited_lists_are_not_the_sources() {
     let room = Room::new();
     let (data, sink) = (room.dir("data"), room.dir("sink"));
     room.file("data/f", "x");
-    room.file("data/large", &"y".repeat(300_000));
+    room.file("data/large", "y".repeat(300_000));
     setfacl(&["-d", "-m", "u:1234:rwx"], &sink);
     Way::Here.cp(&["-aA"], &[&data], &sink).run().sane().exits(0);
     for name in ["f", "large", ""] {
