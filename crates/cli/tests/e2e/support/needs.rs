@@ -15,8 +15,8 @@ use super::ftpd;
 /// processes), `rsync`, `attr` (`getfattr` and `getfacl`), `b3sum`, `xfs` and `ext4` (a loop device with it
 /// that can be shut down), `overlay`, `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must
 /// be built), `script`, `setsid`, `setarch`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by
-/// `scripts/peers.sh`), `gridftp` (the server of Globus), `slurm` (its daemons, and munge); `curl`, `lftp`, `python3`, `globus-url-copy`, which are clients
-/// of ours.
+/// `scripts/peers.sh`), `gridftp` (the server of Globus), `slurm` (its daemons, and munge); `curl`, `lftp`,
+/// `python3`, `globus-url-copy`, which are clients of ours.
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
