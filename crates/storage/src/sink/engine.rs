@@ -68,8 +68,6 @@ mod journal_writer;
 mod together;
 mod verify;
 
-pub(super) use attributes::note_differs;
-
 /// The name of a line about directories of other users, into which was copied what is closed to them at the
 /// source.
 pub const OTHERS_DIRS: &str = "directories of other users";

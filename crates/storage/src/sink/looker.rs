@@ -18,12 +18,11 @@ use rustix::fs::{Access, AtFlags, FileType, FsWord, Stat, accessat, fstat, fstat
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::engine::note_differs;
 use super::fault;
 use super::files::aliases::{Aliases, Print, Verdict, mounted_twice};
 use super::files::in_place::{InPlace, has_other_entry, is_a_source};
 use super::files::look::is_counted_on;
-use super::stat::{existing_of, mtime_of, rights_of, stood_of};
+use super::stat::{existing_of, mtime_of, note_differs, rights_of, stood_of};
 use super::tree::SinkTree;
 use crate::attributes::{self, Keeps, Subject};
 use crate::store::{Looks, dir_stands};

@@ -14,12 +14,11 @@ use rustix::fs::{AtFlags, FileType, Mode, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::Sink;
-use super::attributes::note_differs;
 use crate::attributes::{Differs, Subject};
 use crate::sink::calls::times;
 use crate::sink::fault;
 use crate::sink::meta::{Wanted, count, ids, is_wider, permitted, set_meta, set_owner};
-use crate::sink::stat::{existing_of, seen_of};
+use crate::sink::stat::{existing_of, note_differs, seen_of};
 
 impl Sink {
     pub(super) fn set_meta(

@@ -13,7 +13,7 @@ use haul_core::change::Change;
 use haul_core::entry::Namespace;
 use haul_core::ids::FileId;
 use haul_core::metadata::{CAPABILITY, Values};
-use haul_core::transfer::op::{Existing, LookupItem, Rights, SinkDone};
+use haul_core::transfer::op::{Existing, LookupItem, SinkDone};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, Mode, Stat};
 use rustix::io::Errno;
@@ -22,20 +22,10 @@ use super::Sink;
 use crate::SinkCompletion;
 use crate::attributes::{self, Differs, Failed, Subject, Unset};
 use crate::sink::meta::{Wanted, count};
+use crate::sink::stat::note_differs;
 use crate::sink::{fault, lock};
-use crate::source::acl::mode_by;
 
 const WRITE: Mode = Mode::WUSR;
-
-/// Puts what differs into the rights that are compared.
-pub(in crate::sink) fn note_differs(rights: &mut Rights, differs: &Differs) {
-    rights.other_xattrs = differs.xattrs;
-    rights.other_acl = differs.acl;
-    rights.gains_rights = differs.gains_rights;
-    if let Some(list) = &differs.access {
-        rights.mode = mode_by(rights.mode, list);
-    }
-}
 
 impl Sink {
     /// What an entry is to have; `None`: nothing.

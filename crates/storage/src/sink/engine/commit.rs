@@ -17,7 +17,6 @@ use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{AtFlags, FileType, Stat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::attributes::note_differs;
 use super::fan_out::{Place, pair, whole};
 use super::{Sink, Task, guard};
 use crate::attributes::{Keeps, Subject};
@@ -30,7 +29,7 @@ use crate::sink::files::{Files, OpenFile, data_len, descriptor};
 use crate::sink::fold::{is_exact, is_listed};
 use crate::sink::looker::link_change;
 use crate::sink::meta::Wanted;
-use crate::sink::stat::{inode_of, seen_of, stood_of};
+use crate::sink::stat::{inode_of, note_differs, seen_of, stood_of};
 use crate::sink::syncs::Extent;
 use crate::sink::{fault, lock};
 use crate::store::{DIRECTORY, SPECIAL};
