@@ -29,7 +29,7 @@ ftp=(proftpd:proftpd-mod-crypto globus-gridftp-server:globus-gridftp-server-prog
 slurm=(slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge)
 test=("${demo[@]}" "${kernel[@]}" "${ftp[@]}" "${slurm[@]}" strace:strace b3sum:b3sum setpriv:util-linux script:bsdutils
     prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs
-    ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3 rsync:rsync
+    ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3 rsync:rsync getfattr:attr getfacl:acl
     "${gluster[@]}" "${moosefs[@]}")
 bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum ping:iputils-ping fusermount3:fuse3
     rclone:rclone globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs

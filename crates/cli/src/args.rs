@@ -68,9 +68,27 @@ pub struct Cp {
     /// Like -r, and keep owner and group where that is allowed
     ///
     /// Mode, times and symlinks are always kept; ACLs, extended attributes and hard links are not, as rsync
-    /// -a keeps none of them either. Default: files belong to whoever writes them.
+    /// -a keeps none of them either (see -A and -X). Default: files belong to whoever writes them.
     #[arg(short, long, overrides_with = "archive")]
     pub archive: bool,
+
+    /// Keep access control lists (POSIX ACLs), also those for what is made in a directory
+    ///
+    /// Users and groups in them by number, as -a keeps owners. Lists that stand at the destination and not at
+    /// the source go, as with rsync. What cannot be set is an error of its file, which is copied all the
+    /// same (exit code 3). Not at servers and in volumes, which have none. Default: files get what the
+    /// destination gives.
+    #[arg(short = 'A', long, overrides_with = "acls")]
+    pub acls: bool,
+
+    /// Keep extended attributes: user.*, and as root trusted.* and the rights of programs (capabilities)
+    ///
+    /// Never layouts and labels of file systems and security modules (lustre.*, trusted.lov, security.selinux
+    /// and the like). Attributes that stand at the destination and not at the source go, as with rsync. What
+    /// cannot be set is an error of its file, which is copied all the same (exit code 3). Not at servers and
+    /// in volumes, which have none. Default: none.
+    #[arg(short = 'X', long, overrides_with = "xattrs")]
+    pub xattrs: bool,
 
     /// Say what would be copied where, and how much; change nothing
     ///
@@ -82,9 +100,9 @@ pub struct Cp {
     /// List on stdout what changes of each entry, as rsync does: >f.st...... path
     ///
     /// In a dry run and in a real one. `<` sent, `>` received or copied here, `c` made, `.` metadata alone;
-    /// f, d or L; then c target of a link, s size, t time, p mode, o owner, g group, or + for all of
-    /// something new. Given twice, or with -vv, what is unchanged is listed too. Not with --json, which says
-    /// the same of each entry with -v.
+    /// f, d or L; then c target of a link, s size, t time, p mode, o owner, g group, a ACL, x extended
+    /// attributes, or + for all of something new. Given twice, or with -vv, what is unchanged is listed too.
+    /// Not with --json, which says the same of each entry with -v.
     #[arg(short, long = "itemize-changes", action = ArgAction::Count, conflicts_with = "json")]
     pub itemize_changes: u8,
 

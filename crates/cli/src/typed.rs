@@ -5,7 +5,8 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 30] = [
+const TYPED: [(&str, &str); 32] = [
+    ("acls", "-A"),
     ("archive", "-a"),
     ("changed", "--changed"),
     ("data_channel", "--data-channel"),
@@ -36,6 +37,7 @@ const TYPED: [(&str, &str); 30] = [
     ("to", "--to"),
     ("update", "--update"),
     ("via", "--via"),
+    ("xattrs", "-X"),
 ];
 
 /// The text with the options as they are typed.

@@ -11,7 +11,7 @@ const SETGID: u32 = 0o2000;
 
 /// A set of differences. Empty: it is there already, as it should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change(u8);
+pub struct Change(u16);
 
 impl Change {
     pub const NONE: Change = Change(0);
@@ -24,17 +24,21 @@ impl Change {
     pub const MODE: Change = Change(16);
     pub const OWNER: Change = Change(32);
     pub const GROUP: Change = Change(64);
+    /// Extended attributes.
+    pub const XATTRS: Change = Change(128);
+    /// Access control lists.
+    pub const ACL: Change = Change(256);
     /// What [`Rights`] tell.
-    pub const RIGHTS: Change = Change(16 | 32 | 64);
+    pub const RIGHTS: Change = Change(16 | 32 | 64 | 128 | 256);
 
-    const ALL: u8 = 127;
+    const ALL: u16 = 511;
 
     /// As on the wire; `None`: no such set.
-    pub fn from_bits(bits: u8) -> Option<Change> {
+    pub fn from_bits(bits: u16) -> Option<Change> {
         (bits & !Change::ALL == 0).then_some(Change(bits))
     }
 
-    pub fn bits(self) -> u8 {
+    pub fn bits(self) -> u16 {
         self.0
     }
 
@@ -42,7 +46,7 @@ impl Change {
         self == Change::NONE
     }
 
-    /// Mode, owner or group and nothing else.
+    /// Mode, owner, group, attributes or lists and nothing else.
     pub fn is_rights_alone(self) -> bool {
         !self.is_none() && self.0 & !Change::RIGHTS.0 == 0
     }
@@ -76,11 +80,13 @@ impl Change {
     /// Of a link that leads where it should.
     pub fn of_link(found: Rights, meta: &Meta, owner: bool) -> Change {
         // Links have no mode of their own.
-        Change::NONE.rights(&Meta { mode: found.mode & 0o7777, ..*meta }, found, owner, 0).without_mode()
+        let change = Change::NONE.rights(&Meta { mode: found.mode & 0o7777, ..*meta }, found, owner, 0);
+        change.without(Change::MODE)
     }
 
-    fn without_mode(self) -> Change {
-        Change(self.0 & !Change::MODE.0)
+    #[must_use]
+    pub fn without(self, other: Change) -> Change {
+        Change(self.0 & !other.0)
     }
 
     /// Of a directory that stood there.
@@ -95,15 +101,15 @@ impl Change {
 
     /// Whether rights that differ so may be set where the file stands, which has the right content as far as
     /// size and mtime say. Not if it has other names, which may lie elsewhere. Nor if it is another user's,
-    /// who may still have it open for writing, and it would get another owner or group, or be setuid or
-    /// setgid: what he put there would speak in another's name.
+    /// who may still have it open for writing, and it would get another owner or group, be setuid or setgid,
+    /// or get a program's rights: what he put there would speak in another's name.
     pub fn may_be_set(self, found: Rights, meta: &Meta, owner: bool) -> bool {
         if haul_mutant::removed("strangers-files-stay-theirs") {
             return true;
         }
         let given_away =
             self.has(Change::OWNER.with(Change::GROUP, true)) || (owner && meta.mode & SETUID_SETGID != 0);
-        !(found.linked || found.foreign && given_away)
+        !(found.linked || found.foreign && (given_away || found.gains_rights))
     }
 
     fn rights(self, meta: &Meta, found: Rights, owner: bool, keep: u32) -> Change {
@@ -112,6 +118,8 @@ impl Change {
         self.with(Change::MODE, !found.untold && (meta.mode & bits) | keep != found.mode & 0o7777)
             .with(Change::OWNER, owner && meta.uid != found.uid)
             .with(Change::GROUP, owner && meta.gid != found.gid)
+            .with(Change::XATTRS, found.other_xattrs)
+            .with(Change::ACL, found.other_acl)
     }
 }
 
@@ -145,6 +153,11 @@ pub struct Rights {
     pub foreign: bool,
     /// The store does not tell its mode: that is held against nothing.
     pub untold: bool,
+    /// It has other extended attributes, or another list, than it is to have, and these are kept.
+    pub other_xattrs: bool,
+    pub other_acl: bool,
+    /// It would get a program's rights with them, which it has not.
+    pub gains_rights: bool,
 }
 
 /// A directory as it stood before anything was made in it.
@@ -193,8 +206,12 @@ mod tests {
         let stood = Stood { rights: group, mtime, grain: 1, untold: false };
         assert_eq!(Change::of_dir(&stood, &Meta { mode: 0o755, ..meta }, false), Change::NONE);
         assert_eq!(Change::of_dir(&stood, &Meta { mode: 0o700, ..meta }, false), Change::MODE);
-        for bits in 0..=u8::MAX {
-            assert_eq!(Change::from_bits(bits).map(Change::bits), (bits < 128).then_some(bits));
+        let marked = Rights { other_xattrs: true, other_acl: true, ..rights };
+        let told = Change::XATTRS.with(Change::ACL, true);
+        assert_eq!(of(10, mtime, marked, false), told);
+        assert!(told.is_rights_alone() && !told.has(Change::SIZE));
+        for bits in 0..=u16::MAX {
+            assert_eq!(Change::from_bits(bits).map(Change::bits), (bits < 512).then_some(bits));
         }
     }
 
@@ -206,12 +223,16 @@ mod tests {
         let setuid = Meta { mode: 0o4755, ..meta };
         let ours = Rights { mode: 0o600, uid: 0, gid: 0, ..Rights::default() };
         let (foreign, linked) = (Rights { foreign: true, ..ours }, Rights { linked: true, ..ours });
-        for change in [Change::MODE, Change::OWNER, Change::GROUP] {
+        for change in [Change::MODE, Change::OWNER, Change::GROUP, Change::XATTRS, Change::ACL] {
+            let given_away = change == Change::OWNER || change == Change::GROUP;
             assert!(change.may_be_set(ours, &setuid, true));
             assert!(!change.may_be_set(linked, &meta, false));
-            assert_eq!(change.may_be_set(foreign, &meta, true), change == Change::MODE);
+            assert_eq!(change.may_be_set(foreign, &meta, true), !given_away);
             assert!(!change.may_be_set(foreign, &setuid, true));
         }
         assert!(Change::MODE.may_be_set(foreign, &setuid, false), "it is not set then");
+        let gains = |rights| Rights { gains_rights: true, ..rights };
+        assert!(Change::XATTRS.may_be_set(gains(ours), &meta, true));
+        assert!(!Change::XATTRS.may_be_set(gains(foreign), &meta, false));
     }
 }

@@ -127,6 +127,12 @@ pub const METADATA_NAME_LEN_MAX: usize = 255;
 /// Longest value of one (an extended attribute of Linux), and of all of an entry, bytes.
 pub const METADATA_VALUE_LEN_MAX: u32 = 64 * 1024;
 pub const METADATA_LEN_MAX: u32 = 1024 * 1024;
+/// What each value costs beside its bytes and its name, as bounds count it.
+pub const METADATA_VALUE_COST: usize = 96;
+/// Most of all open entries together, costs included: what a sink keeps of a source that sends more is
+/// nothing. A source begins no other entry beyond half of that, and its open directories have half of it at
+/// most.
+pub const METADATA_OPEN_MAX: usize = 64 * 1024 * 1024;
 
 /// What a piece of metadata is called in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -247,6 +253,7 @@ pub enum EntryKind {
 pub struct Extras {
     /// Only a part of the file comes.
     pub range: Option<FileRange>,
-    /// More metadata follow, of a file or directory, and it is not finished before they are whole.
+    /// More metadata follow, of a file, directory or symbolic link, and it is not finished before they are
+    /// whole.
     pub metadata: bool,
 }

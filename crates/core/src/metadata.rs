@@ -1,6 +1,7 @@
-//! Metadata that come in pieces: from messages to the values of one entry.
+//! Extended attributes and access control lists of an entry: which are ever kept, and how they come.
 //!
-//! In: the pieces of an entry, in the order in which they came. Out: its values, when they are whole.
+//! In: names; values, or the pieces of an entry, in the order in which they came. Out: whether an attribute
+//! is one that is kept; pieces, or values, when they are whole.
 //! Invariants: a value is gathered from its beginning to its end without gaps, and none is there twice; all
 //! values of an entry and their names are at most [`METADATA_LEN_MAX`] bytes, counted when a value begins, so
 //! that nothing is gathered in vain.
@@ -9,11 +10,87 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use crate::entry::{METADATA_LEN_MAX, Namespace};
-use crate::wire::MetadataPiece;
+use crate::entry::{METADATA_LEN_MAX, METADATA_VALUE_COST, Namespace};
+use crate::ids::{FileId, Generation};
+use crate::wire::{METADATA_PIECE_LEN_MAX, MetadataPiece};
 
 /// The values of an entry, by their namespaces and names.
 pub type Values = BTreeMap<(Namespace, Box<[u8]>), Vec<u8>>;
+
+/// Attributes of these names are kept, and those that begin so: what users and programs say of a file.
+const KEPT: [&[u8]; 2] = [b"user.", b"trusted."];
+/// A program's rights.
+pub const CAPABILITY: &[u8] = b"security.capability";
+/// Of these, what file systems and haul keep for themselves: layouts, states and labels of where a file lies,
+/// which say of its copy what is not so. (Copied to Lustre, a layout puts every first stripe on one target.)
+const NEVER_KEPT: [&[u8]; 13] = [
+    b"trusted.lov",
+    b"trusted.lma",
+    b"trusted.lmv",
+    b"trusted.link",
+    b"trusted.hsm",
+    b"trusted.fid",
+    b"trusted.gfid",
+    b"trusted.afr",
+    b"trusted.glusterfs",
+    b"trusted.overlay",
+    // How XFS shows the lists that it has: as attributes they would be lists where nobody asked for them.
+    b"trusted.SGI_",
+    b"user.haul.",
+    b"trusted.haul.",
+];
+
+/// Whether an extended attribute of this name is ever read, set, compared or removed. Lists
+/// (`system.posix_acl_access`) have namespaces of their own.
+pub fn may_be_kept(name: &[u8]) -> bool {
+    if haul_mutant::removed("layouts-and-labels-stay") {
+        return true;
+    }
+    let begins = |all: &[&[u8]]| all.iter().any(|prefix| name.starts_with(prefix));
+    // A prefix with nothing behind it is no attribute.
+    let named = KEPT.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
+    name == CAPABILITY || named && !begins(&NEVER_KEPT)
+}
+
+/// What values take of the bounds on all of them.
+pub fn cost_of(values: &Values) -> usize {
+    values.iter().map(|((_, name), value)| name.len() + value.len() + METADATA_VALUE_COST).sum()
+}
+
+/// Of their bytes and names, as the bound on an entry counts them.
+pub fn len_of(values: &Values) -> usize {
+    values.iter().map(|((_, name), value)| name.len() + value.len()).sum()
+}
+
+/// The values of an entry in pieces, which they are put together from by [`Gathering`].
+pub fn pieces_of(id: FileId, generation: Generation, values: Values) -> Vec<MetadataPiece> {
+    let mut pieces = Vec::with_capacity(values.len());
+    for ((namespace, name), value) in values {
+        let total = u32::try_from(value.len()).unwrap_or(u32::MAX);
+        let mut offset = 0;
+        loop {
+            let end = value.len().min(offset + METADATA_PIECE_LEN_MAX);
+            pieces.push(MetadataPiece {
+                id,
+                generation,
+                namespace,
+                name: name.clone(),
+                total,
+                offset: offset as u32,
+                piece: value[offset..end].into(),
+                last: false,
+            });
+            offset = end;
+            if offset == value.len() {
+                break;
+            }
+        }
+    }
+    if let Some(piece) = pieces.last_mut() {
+        piece.last = true;
+    }
+    pieces
+}
 
 /// Why a piece does not fit those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,12 +111,18 @@ pub struct Gathering {
     values: Values,
     /// The value that is not whole, and its length when it is.
     open: Option<((Namespace, Box<[u8]>), u32)>,
-    /// Of all values and names, bytes.
+    /// Of all values and names, bytes; and values.
     len: u32,
+    count: usize,
     whole: bool,
 }
 
 impl Gathering {
+    /// What it takes of the bound on all entries together.
+    pub fn cost(&self) -> usize {
+        self.len as usize + self.count * METADATA_VALUE_COST
+    }
+
     /// Takes the next piece. The values are whole with that which says that it is the last.
     pub fn add(&mut self, piece: MetadataPiece) -> Result<Option<Values>, PieceError> {
         if self.whole {
@@ -61,6 +144,7 @@ impl Gathering {
                     return Err(PieceError::TooMuch);
                 }
                 self.len = len;
+                self.count += 1;
                 match self.values.entry(key.clone()) {
                     Entry::Vacant(place) => place.insert(Vec::new()),
                     Entry::Occupied(_) => return Err(PieceError::Twice),
@@ -113,6 +197,72 @@ mod tests {
             values.iter().map(|((_, name), value)| (&name[..], &value[..])).collect();
         assert_eq!(told, [(&b"user.a"[..], &[0, 1, 2, 3, 4][..]), (b"user.b", &[]), (b"", &[0, 1])]);
         assert_eq!(all.add(piece("user.c", 0, 0, 0, true)), Err(PieceError::AfterLast));
+    }
+
+    /// Goal: values come out of their pieces as they were, whatever their lengths are.
+    /// Method: values around the length of a piece, an empty one, a list without a name.
+    #[test]
+    fn values_become_pieces_and_values_again() {
+        let len = METADATA_PIECE_LEN_MAX;
+        let mut values = Values::new();
+        for (at, len) in [0, 1, len - 1, len, len + 1, 2 * len].into_iter().enumerate() {
+            let name = format!("user.{at}").into_bytes().into();
+            values.insert((Namespace::Xattr, name), (0..len).map(|at| at as u8).collect());
+        }
+        values.insert((Namespace::DefaultAcl, [].into()), vec![2, 0, 0, 0]);
+        let (mut all, mut told) = (Gathering::default(), None);
+        for piece in pieces_of(FileId(1), Generation(0), values.clone()) {
+            assert_eq!(told, None, "nothing follows the last");
+            told = all.add(piece).expect("it fits");
+        }
+        assert_eq!(all.cost(), cost_of(&values));
+        assert_eq!(told, Some(values));
+        assert_eq!(pieces_of(FileId(1), Generation(0), Values::new()), []);
+    }
+
+    /// Goal: what users say of a file is kept; what file systems, security modules and haul say for
+    /// themselves never is.
+    /// Method: names of each class, and around their edges.
+    #[test]
+    fn layouts_and_labels_are_never_kept() {
+        for name in ["user.a", "user.\u{e9}", "user.hauler", "trusted.x", "trusted.lo", "security.capability"]
+        {
+            assert!(may_be_kept(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "",
+            "user",
+            "user.",
+            "trusted.",
+            "lustre.lov",
+            "ceph.dir.layout",
+            "trusted.lov",
+            "trusted.lma",
+            "trusted.lmv",
+            "trusted.link",
+            "trusted.hsm",
+            "trusted.fid",
+            "trusted.gfid",
+            "trusted.gfid2path.1",
+            "trusted.afr.dirty",
+            "trusted.glusterfs.dht",
+            "trusted.overlay.opaque",
+            "trusted.SGI_ACL_FILE",
+            "system.posix_acl_access",
+            "system.nfs4_acl",
+            "system.cifs_acl",
+            "security.ima",
+            "security.evm",
+            "security.selinux",
+            "security.capability2",
+            "user.haul.x",
+            "trusted.haul.x",
+            "btrfs.compression",
+            "osx.x",
+        ] {
+            assert!(!may_be_kept(name.as_bytes()), "{name}");
+        }
+        assert!(!may_be_kept(b"os2.\xff"));
     }
 
     /// Goal: gaps, pieces of another value between, other lengths, ends before the end and names that come

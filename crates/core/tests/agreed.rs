@@ -156,7 +156,7 @@ fn kinds_that_were_not_agreed_are_refused() {
         let fits = |told: &str, words| told.contains(words) && told.contains("was not to have");
         assert!(words.is_none_or(|words| told.is_some_and(|told| fits(&told, words))), "{entry:?}");
     }
-    let piece = Message::Metadata(MetadataPiece {
+    let piece = Message::Metadata(vec![MetadataPiece {
         id: FileId(2),
         generation: G0,
         namespace: Namespace::AccessAcl,
@@ -165,7 +165,7 @@ fn kinds_that_were_not_agreed_are_refused() {
         offset: 0,
         piece: [].into(),
         last: true,
-    });
+    }]);
     assert!(refusal_of(&mut sink(1), piece).is_some_and(|told| told.contains("metadata in pieces")));
 }
 

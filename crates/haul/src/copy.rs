@@ -41,6 +41,7 @@ use haul_transport::rejoin::Joins;
 use haul_transport::{memory, tcp};
 
 mod again;
+mod attributes;
 mod ends;
 pub(crate) mod lists;
 mod manifest;
@@ -109,8 +110,10 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     }
     let mut request = request.clone();
     let loses_owners = has_server(&request) && owners::leave(&mut request);
+    let loses_attributes = attributes::leave(&mut request);
     let summary = run_checked(request, observer, handle);
-    if loses_owners { owners::without(summary) } else { summary }
+    let summary = if loses_owners { owners::without(summary) } else { summary };
+    if loses_attributes { attributes::without(summary) } else { summary }
 }
 
 fn run_checked(mut request: CopyRequest, observer: Arc<dyn Observer>, handle: &Handle) -> Summary {
@@ -531,6 +534,7 @@ fn protection(options: &Options, protect: &str) -> Protection {
         auth_only: protect == haul_launch::INTEGRITY,
         parts: options.range.is_some(),
         in_place: options.is_in_place(),
+        metadata: options.xattrs || options.acls,
     }
 }
 

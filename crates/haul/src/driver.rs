@@ -84,6 +84,8 @@ pub(crate) struct Protection {
     /// A part of a file comes, and none as a whole; files are written in place. Both ends have to know.
     pub(crate) parts: bool,
     pub(crate) in_place: bool,
+    /// Extended attributes or lists are kept.
+    pub(crate) metadata: bool,
 }
 
 /// Who watches this end: the near end has an observer, an agent has none.

@@ -121,6 +121,14 @@ pub struct Options {
     /// `-a`: recursive, and keep owner and group where that is allowed; where an end is a server they are not
     /// kept, which the summary says.
     pub archive: bool,
+    /// Keep extended attributes: `user.*`, and, as root, `trusted.*` and the rights of programs
+    /// (`security.capability`); never what file systems and security modules keep for themselves. Others that
+    /// stand at the destination go. Where an end is a server or a volume none are kept, which the summary
+    /// says.
+    pub xattrs: bool,
+    /// Keep access control lists, POSIX ones with users and groups by number. Others that stand at the
+    /// destination go. Where an end is a server or a volume none are kept.
+    pub acls: bool,
     /// What a finished file is worth.
     pub durability: Durability,
     /// Replace even when size and modification time agree.
@@ -215,6 +223,8 @@ impl Default for Options {
         Options {
             recursive: false,
             archive: false,
+            xattrs: false,
+            acls: false,
             durability: Durability::Disk,
             force: false,
             no_clobber: false,

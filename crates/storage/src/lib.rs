@@ -12,7 +12,8 @@ use std::time::Duration;
 
 pub use haul_base::Post;
 use haul_core::entry::Name;
-use haul_core::ids::DirId;
+use haul_core::ids::{DirId, FileId};
+use haul_core::metadata::Values;
 use haul_core::schedule::Limits;
 use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
 use haul_core::wire::{BUNDLE_ENTRIES_MAX, HeldReport, Placed};
@@ -21,6 +22,7 @@ use haul_base::buffer::Buffer;
 use store::{NetworkFacet, NotKept};
 use targets::Targets;
 
+mod attributes;
 pub mod blocking_pool;
 #[cfg(test)]
 mod conformance;
@@ -181,6 +183,10 @@ pub trait SinkEngine: Send {
     fn register(&self, _id: DirId, _parent: DirId, _name: Name) {}
     /// The directory may be forgotten.
     fn forget(&self, _id: DirId) {}
+    /// What an entry is to have of extended attributes and lists, before any operation of it.
+    fn keep_metadata(&self, _id: FileId, _values: Arc<Values>) {}
+    /// That may be forgotten.
+    fn forget_metadata(&self, _id: FileId) {}
     /// As [`SourceEngine::set_width`]; `None` comes back where there is nothing to change.
     fn set_width(&mut self, width: Option<u16>) -> Option<u16>;
     /// Why there is nothing to change.

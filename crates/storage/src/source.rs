@@ -13,14 +13,16 @@
 //!
 //! # What is kept, and what is not
 //!
-//! Kept: content, holes, mode, mtime, and symlinks as they are; owner and group where the user asks for them.
+//! Kept: content, holes, mode, mtime, and symlinks as they are; owner and group, extended attributes and
+//! lists where the user asks for them. Attributes are read by the walk, for the destination holds its own
+//! against them, and once more of the open file: what is sent has those that were announced.
 //!
 //! Not kept, and counted by the walk ([`walk::NotKept`](super::walk::NotKept)):
 //! - hard links: each name becomes a file of its own;
 //! - fifos, sockets and devices are skipped.
 //!
-//! Not kept, and not counted, for to look would cost a system call per file: extended attributes, ACLs, file
-//! flags, atime and birth time.
+//! Not kept, and not counted, for to look would cost a system call per file: file flags, atime and birth
+//! time, and attributes and lists that nobody asked for.
 //!
 //! # What a change looks like
 //!

@@ -18,12 +18,14 @@ use haul_core::change::{Change, Stood};
 use haul_core::entry::{Fingerprint, Meta, Name, Part};
 use haul_core::ids::{DirId, FileId, Holder};
 use haul_core::journal::Resume;
+use haul_core::metadata::Values;
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::volume::Candidate;
 use haul_core::volume::catalog::Failure as Refusal;
 use haul_core::wire::{Agreed, Failure, FailureKind, SinkOptions, SourceRoot};
 
+pub use super::attributes::Keeps;
 pub use super::source::{Stamp, WallClock};
 use super::targets::Targets;
 use super::walk::Walk;
@@ -205,6 +207,8 @@ pub struct Reading {
     pub changed: OnChange,
     /// Symbolic links are left out, and told as that.
     pub no_links: bool,
+    /// Extended attributes and lists that are read and told.
+    pub keeps: Keeps,
     /// What its files and directories may hold.
     pub budget: Budget,
     pub meter: Arc<Meter>,
@@ -348,6 +352,8 @@ pub struct NotKept {
     pub mtime: u64,
     /// The file system cannot hold the mtime and keeps the nearest that it can.
     pub clamped: u64,
+    /// The destination has no place for NFSv4 lists.
+    pub nfs4: u64,
 }
 
 /// The job of a claim, until it is left or dropped.
@@ -382,6 +388,8 @@ pub trait Looks: Send {
     /// # Errors
     /// Something else stands there, or it cannot be looked at.
     fn dir(&self, id: DirId) -> Result<Option<Stood>, Failure>;
+    /// What the entry that is asked for next is to have of extended attributes and lists; `None`: none.
+    fn expect(&self, _values: Option<Values>) {}
     /// What is in the directory cannot be looked at before a copy opens it, or one above it, to us.
     fn is_closed(&self, id: DirId) -> bool;
     /// What no look at this store tells, for people.

@@ -19,13 +19,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use crossbeam_channel::{Receiver, bounded};
-use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, Name};
+use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, METADATA_LEN_MAX, Name};
 use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::metadata::Values;
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use rustix::fs::{FileType, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 
+use crate::attributes::{self, Failed, Subject};
 use crate::descriptors::budget;
 use crate::sink::Jobs;
 use crate::sink::names::may_be_ours;
@@ -57,6 +59,8 @@ pub const READ_DIR_LEN: usize = 24 * 1024;
 pub enum WalkItem {
     /// Of generation 0.
     Entry(Announced),
+    /// Extended attributes and lists of the entry that comes next.
+    Metadata(Values),
     /// No more entries will come in this directory. Not said of [`DirId::ROOT`].
     DirEnd(DirId),
     /// An entry, or what lies below it, cannot be copied. `path` is relative to the destination.
@@ -140,11 +144,12 @@ impl Walk {
     ) -> io::Result<Walk> {
         let (sender, items) = bounded(BATCHES_MAX);
         let cancelled = Arc::new(AtomicBool::new(false));
+        let probe = Probe::new(stat_threads, tree.keeps());
         let mut walker = Walker {
             tree,
             object_size,
-            out: Out { sender, batch: Vec::new(), cancelled: cancelled.clone() },
-            probe: Probe::new(stat_threads),
+            out: Out { sender, batch: Vec::new(), bytes: 0, cancelled: cancelled.clone() },
+            probe,
             read_dir: vec![MaybeUninit::uninit(); READ_DIR_LEN],
             next_id: 1,
             totals: Totals::default(),
@@ -267,7 +272,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             Ok(fd) => fd,
             Err(errno) => return self.fail_named("open directory", parent, errno, CountsAs::Entry),
         };
-        let probed = probe::probe(fd.as_fd(), name);
+        let probed = probe::probe(fd.as_fd(), name, self.tree.keeps());
         if let Err(errno) = probed {
             return self.fail_named("stat", bytes, errno, CountsAs::Entry);
         }
@@ -278,6 +283,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             let path = name.as_bytes().to_vec();
             return self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
         }
+        let probed = probed.map(|probed| self.with_values(&fd, name, probed));
         let Some(meta) = self.emit(base, DirId::ROOT, name.clone(), probed) else { return };
         if !root.is_dir {
             let failure =
@@ -382,6 +388,13 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         let id = file_id.as_dir();
         self.tree.add_dir(id, place, name.clone());
         self.totals.dirs += 1;
+        let opened = openat(above, name.as_bytes(), DIR_FLAGS, Mode::empty());
+        let subject = match &opened {
+            Ok(fd) => Subject::Open(fd.as_fd()),
+            Err(_) => Subject::Name(above.as_fd(), &name),
+        };
+        let (values, unread) = attributes::read(subject, FileType::Directory, self.tree.keeps());
+        self.tell_values(place, &name, values, unread);
         self.out.push(WalkItem::Entry(Announced {
             id: file_id,
             generation: Generation(0),
@@ -391,7 +404,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             kind: EntryKind::Dir { version },
             extras: Extras::default(),
         }));
-        match openat(above, name.as_bytes(), DIR_FLAGS, Mode::empty()) {
+        match opened {
             Ok(fd) => {
                 let fd = Arc::new(fd);
                 self.tree.keep_dir(id, fd.clone());
@@ -425,6 +438,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         names.retain(|name| self.keep_name(level, name, jobs.as_ref()));
         let mut subdirs = Vec::new();
         for (name, probed) in self.probe.probe_all(&level.fd(), names) {
+            let probed = probed.map(|probed| self.with_values(&level.fd(), &name, probed));
             if let Some(about) = self.emit(level.place, level.id, name.clone(), probed) {
                 subdirs.push((name, about));
             }
@@ -470,7 +484,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         name: Name,
         probed: Result<Probed, Errno>,
     ) -> Option<About> {
-        let Probed { seen, link } = match probed {
+        let Probed { seen, link, values, unread, .. } = match probed {
             Ok(probed) => probed,
             Err(errno) => {
                 let path = self.path(place, &name);
@@ -524,7 +538,8 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             EntryKind::Symlink { target }
         };
         let id = self.take_id();
-        self.tree.add_entry(id, place, name.clone(), seen.is_file().then_some(&seen));
+        self.tree.add_entry(id, place, name.clone(), seen.is_file().then_some(&seen), &values);
+        self.tell_values(place, &name, values, unread);
         let generation = Generation(0);
         self.out.push(WalkItem::Entry(Announced {
             id,
@@ -536,6 +551,37 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             extras: Extras { range: self.tree.part().filter(|_| seen.is_file()), metadata: false },
         }));
         None
+    }
+
+    /// Reads the attributes of an entry of which more are to be read than were kept.
+    fn with_values(&self, dir: &OwnedFd, name: &Name, mut probed: Probed) -> Probed {
+        if std::mem::take(&mut probed.has_more) {
+            let subject = Subject::Name(dir.as_fd(), name);
+            (probed.values, probed.unread) = attributes::read(subject, probed.seen.kind, self.tree.keeps());
+        }
+        probed
+    }
+
+    /// Tells the attributes of the entry that is about to be announced, and what of them could not be read.
+    fn tell_values(&mut self, place: Place, name: &Name, values: Values, unread: Vec<Failed>) {
+        if let Some((attribute, errno)) = unread.first() {
+            let path = self.path(place, name);
+            let attribute = haul_base::escape::within(attribute);
+            let failure = match *errno {
+                Errno::TOOBIG => {
+                    let most = METADATA_LEN_MAX / (1024 * 1024);
+                    let cause = format!(
+                        "more extended attributes than the {most} MiB that are kept of an entry: {attribute} is left out"
+                    );
+                    own_failure(FailureKind::Walk, "read", &path, &cause)
+                }
+                errno => os_failure(FailureKind::Walk, &format!("read {attribute} of"), &path, errno),
+            };
+            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+        }
+        if !values.is_empty() {
+            self.out.push(WalkItem::Metadata(values));
+        }
     }
 
     fn fail(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {

@@ -82,10 +82,7 @@ const HINTS: &[(&[&str], &str)] = &[
         "haul skips devices, FIFOs and sockets, and counts them; leave it out",
     ),
     (&["-H", "--hard-links"], "haul has none yet: hard links become separate files, and are counted"),
-    (
-        &["-A", "--acls", "-X", "--xattrs", "-U", "--atimes", "-N", "--crtimes"],
-        "haul has none yet: ACLs, extended attributes and these times are not kept",
-    ),
+    (&["-U", "--atimes", "-N", "--crtimes"], "haul has none yet: these times are not kept"),
     (
         &["-L", "--copy-links", "-k", "--copy-dirlinks", "--copy-unsafe-links", "--safe-links"],
         "haul has none yet: links are copied as links, or left out with --no-links; a source with a slash behind it is followed. For \
@@ -613,7 +610,8 @@ mod tests {
         };
         assert_eq!(lines("-rlptgoD"), ["-l -p -t -g -o -D are not haul's:", "-l", "-p -t", "-g", "-o", "-D"]);
         assert_eq!(lines("-avzP"), ["-z -P are not haul's:", "-z", "-P"]);
-        assert_eq!(lines("-aHAXh"), ["-H -A -X are not haul's:", "-H", "-A -X"]);
+        assert!(told("-aHAXh").starts_with("-H is rsync's: "), "-A and -X are haul's too");
+        assert_eq!(lines("-aHUNh"), ["-H -U -N are not haul's:", "-H", "-U -N"]);
         assert!(told("-zyz").contains("\n  -y: haul has no such option"));
         assert!(told("-avz").starts_with("-z is rsync's: "));
         assert!(told("-zelpt").starts_with("-z is rsync's: "), "what stands behind -e is its value");

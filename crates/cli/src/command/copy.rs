@@ -217,6 +217,8 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
     let options = options::Options {
         recursive: args.recursive || args.archive,
         archive: args.archive,
+        xattrs: args.xattrs,
+        acls: args.acls,
         durability: match args.durability {
             Durability::Disk => options::Durability::Disk,
             Durability::None => options::Durability::None,
@@ -365,13 +367,15 @@ mod tests {
     /// Goal: every option reaches the request.
     #[test]
     fn options_reach_the_request() {
-        let line = "-a --no-links --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
+        let line = "-aAX --no-links --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --ssh-channels 5 --no-push --remote-haul /h --state /s \
                     --manifest m --patience 2m --protect integrity --data-channel shown --verify disk --resume check --spill /flash --spill-size 1GiB --schedule file --layout copy -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = options::Options {
             recursive: true,
             archive: true,
+            xattrs: true,
+            acls: true,
             durability: options::Durability::None,
             force: true,
             no_clobber: false,

@@ -177,9 +177,12 @@ pub fn itemized(kind: EntryKind, end: EntryEnd, change: Change, sends: bool) -> 
         (Change::MODE, 'p'),
         (Change::OWNER, 'o'),
         (Change::GROUP, 'g'),
+        (Change::NONE, 'u'),
+        (Change::ACL, 'a'),
+        (Change::XATTRS, 'x'),
     ];
     text.extend(letters.map(|(one, letter)| if change.has(one) { letter } else { '.' }));
-    text + "..."
+    text
 }
 
 #[cfg(test)]
@@ -201,6 +204,8 @@ mod tests {
             (File, Copied, Change::NONE, false, ">f........."),
             (File, Unchanged, Change::MODE, false, ".f...p....."),
             (File, Unchanged, both(Change::OWNER, Change::GROUP), true, ".f....og..."),
+            (File, Unchanged, both(Change::XATTRS, Change::ACL), true, ".f.......ax"),
+            (File, Copied, both(Change::TIME, Change::XATTRS), false, ">f..t.....x"),
             (Dir, Copied, Change::NEW, true, "cd+++++++++"),
             (Dir, Copied, Change::TIME, false, ".d..t......"),
             (File, Unchanged, Change::NONE, false, ".f         "),

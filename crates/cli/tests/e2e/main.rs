@@ -13,6 +13,7 @@
 #[macro_use]
 mod support;
 
+mod attributes;
 mod between;
 mod changed;
 mod channels;

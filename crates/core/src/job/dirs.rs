@@ -152,6 +152,13 @@ impl Dirs {
         self.dirs.get_mut(&dir).expect("its path was asked for").holds += 1;
     }
 
+    /// As [`Dirs::release`], of one that may be over.
+    pub(crate) fn release_held(&mut self, dir: DirId) {
+        if self.dirs.contains_key(&dir) {
+            self.release(dir);
+        }
+    }
+
     /// Something in `dir` ended.
     pub(crate) fn release(&mut self, dir: DirId) {
         let entry = self.dirs.get_mut(&dir).expect("it was held");

@@ -16,6 +16,7 @@ use crate::extents::ExtentMap;
 use crate::ids::{BufferId, DirId, FileId, Generation, TargetId};
 use crate::journal::Widened;
 use crate::layout::{Layout, Striping};
+use crate::metadata::Values;
 use crate::wire::Failure;
 
 /// An operation on the source's storage.
@@ -153,6 +154,13 @@ pub enum SourceDone {
         id: FileId,
         generation: Generation,
         result: Result<(Fingerprint, Meta, Duration), Failure>,
+    },
+    /// The completion of no operation: extended attributes and lists of a file of which a new fingerprint is
+    /// being taken, told before that.
+    Metadata {
+        id: FileId,
+        generation: Generation,
+        values: Values,
     },
     /// The completion of no operation: the place that the source lies at cannot be reached any more, after
     /// all that was tried. It is told before the operations that met it fail.
@@ -435,6 +443,12 @@ pub enum SinkDone {
     },
     RemoveJournal {
         result: Result<(), Failure>,
+    },
+    /// The completion of no operation: what the entry was to have, and the user asked for by name, cannot be
+    /// kept. It gets its name all the same; this is told before the operation ends that gives it.
+    Unkept {
+        id: FileId,
+        failure: Failure,
     },
     /// The completion of no operation: the place that the destination lies at cannot be reached any more,
     /// after all that was tried, or takes nothing of anything. It is told before the operations that met it

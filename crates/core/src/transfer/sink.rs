@@ -11,8 +11,9 @@
 //! `data`, `epoch`, `end`, `drain`; directories that were closed to us (`widened`); a destination that cannot
 //! be reached any more (`gone`); one of several storage targets (`targets`); one that takes bytes in
 //! ascending order alone (`turns`); one that loses what was not synced (`lost`); how much is granted
-//! (`window`).
+//! (`window`); extended attributes and lists (`metadata`).
 
+use alloc::sync::Arc;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::ids::{BufferId, DirId, FileId, Generation, SinkTarget, StreamId, Time
 use crate::job::dirs::Dirs;
 use crate::job::earlier::Earlier;
 use crate::journal::Resume;
+use crate::metadata::Values;
 use crate::schedule::Limits;
 use crate::transfer::op::{SinkDone, SinkOp};
 use crate::transfer::{Ended, SessionEnd, protocol};
@@ -41,6 +43,7 @@ mod gone;
 mod lookup;
 mod lost;
 mod map;
+mod metadata;
 mod targets;
 mod turns;
 mod widened;
@@ -54,6 +57,7 @@ use drain::Drain;
 use epoch::Epochs;
 use file::{File, SinkPhase};
 use lost::Lost;
+use metadata::Metadata;
 use targets::Targets;
 use turns::Turns;
 use window::{Credit, Window};
@@ -101,6 +105,16 @@ pub enum SinkAction {
     ForgetDir {
         id: DirId,
     },
+    /// Tell the engine what an entry is to have of extended attributes and lists, before any operation of it;
+    /// one of which nothing is told is to have none.
+    Metadata {
+        id: FileId,
+        values: Arc<Values>,
+    },
+    /// The engine may forget that.
+    ForgetMetadata {
+        id: FileId,
+    },
     Submit(SinkOp),
     Send(Message),
     FreeBuffer(BufferId),
@@ -144,6 +158,8 @@ pub struct SinkCounts {
     pub objects_resent: u64,
     /// How often a file came back wrong from storage.
     pub sent_back: u64,
+    /// Extended attributes and lists that the source sent, and that are never kept or were not asked for.
+    pub refused_metadata: u64,
     /// Payload written to storage.
     pub written: u64,
     /// The source's walk is over: `files` and `bytes` are final.
@@ -196,6 +212,7 @@ pub struct Sink {
     targets: Option<Targets>,
     turns: Option<Turns>,
     lost: HashMap<FileId, Lost>,
+    metadata: Metadata,
     waiting: HashMap<FileId, Vec<Frame>>,
     waiting_count: u64,
     /// Frames that wait for descriptors; those of small files apart.
@@ -259,6 +276,7 @@ impl Sink {
             }),
             turns: config.ascending.map(Turns::new),
             lost: HashMap::new(),
+            metadata: Metadata::default(),
             waiting: HashMap::new(),
             waiting_count: 0,
             deferred: VecDeque::new(),
@@ -423,9 +441,7 @@ impl Sink {
                 }
                 self.counts.walked = true;
             }
-            Message::Metadata(_) if self.stop.is_none() => {
-                self.violation("metadata in pieces, which this session was not to have");
-            }
+            Message::Metadata(pieces) if self.stop.is_none() => self.handle_metadata(pieces),
             Message::Notice { text } => self.actions.push_back(SinkAction::Notice(text)),
             Message::StreamClosed { stream, .. } => self.close_stream(stream),
             Message::Stop { .. } => self.stop(),
@@ -547,6 +563,7 @@ impl Sink {
             SinkDone::Widen { ask, id, dir } => self.handle_widen(ask, id, dir),
             SinkDone::Note { result } => self.handle_noted(result),
             SinkDone::Gone { failure } => self.handle_gone(failure),
+            SinkDone::Unkept { id, failure } => self.handle_unkept(id, failure),
         }
     }
 
@@ -650,6 +667,7 @@ impl Sink {
             self.finish(end);
         } else if self.end.is_some() && self.is_empty() && !self.removing_journal {
             debug_assert_eq!((self.extents, self.holes), (0, 0), "maps go with their files");
+            debug_assert!(self.metadata.is_empty(), "metadata go with their entries");
             self.removing_journal = true;
             self.actions.push_back(SinkAction::Submit(SinkOp::RemoveJournal));
         }

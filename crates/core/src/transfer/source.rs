@@ -16,6 +16,7 @@ use crate::digest::SubtreeSet;
 use crate::entry::EntryKind;
 use crate::ids::{BufferId, DirId, FileId, Generation, Holder, Leased, SinkTarget, StreamId, Time};
 use crate::layout::Layout;
+use crate::metadata::Values;
 use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, lost, protocol};
@@ -31,6 +32,7 @@ mod file;
 mod gone;
 mod held;
 mod map;
+mod metadata;
 mod plan;
 mod read;
 mod seal;
@@ -42,6 +44,7 @@ mod young;
 use file::{File, Queue, SourcePhase};
 use held::Held;
 use map::Maps;
+use metadata::Metadata;
 use plan::Plan;
 pub use plan::{LOCATE_FILES_MAX, Lies};
 use read::Ready;
@@ -205,6 +208,7 @@ pub struct Source {
     spill: Spill,
     announce: Vec<Announced>,
     announce_bytes: usize,
+    metadata: Metadata,
     dir_ends: Vec<DirId>,
     sealed: Vec<(FileId, Generation, u16)>,
     totals: Option<Totals>,
@@ -251,6 +255,7 @@ impl Source {
             spill: Spill::default(),
             announce: Vec::new(),
             announce_bytes: 0,
+            metadata: Metadata::default(),
             dir_ends: Vec::new(),
             sealed: Vec::new(),
             totals: None,
@@ -271,6 +276,7 @@ impl Source {
             && !self.finished
             && !self.paused
             && self.open_entries() < self.config.agreed.limits.entries as usize
+            && self.metadata.has_room()
     }
 
     /// Counters so far.
@@ -299,7 +305,25 @@ impl Source {
     /// `lies`: where a file lies; of other entries it means nothing. `not_before`: what is read of a file
     /// before this time proves nothing, for a change could hide in the grain of the ctime that its
     /// fingerprint has.
-    pub fn handle_entry(&mut self, mut entry: Announced, lies: Lies, not_before: Time) {
+    pub fn handle_entry(&mut self, entry: Announced, lies: Lies, not_before: Time) {
+        self.handle_entry_with(entry, None, lies, not_before);
+    }
+
+    /// As [`Source::handle_entry`], of an entry that has these extended attributes and lists. False: it is a
+    /// directory, and open ones have as many as they may have; it goes without them.
+    pub fn handle_entry_with(
+        &mut self,
+        mut entry: Announced,
+        values: Option<Values>,
+        lies: Lies,
+        not_before: Time,
+    ) -> bool {
+        let is_dir = matches!(entry.kind, EntryKind::Dir { .. });
+        let asked = values.filter(|values| self.config.agreed.metadata && !values.is_empty());
+        let had = asked.is_some();
+        let values = asked.filter(|values| !is_dir || self.metadata.fit_dir(values));
+        let fits = had == values.is_some();
+        entry.extras.metadata = values.is_some();
         if let EntryKind::File { fingerprint, sparse, striped, .. } = &mut entry.kind {
             *sparse &= self.config.agreed.holes && fingerprint.size > SMALL_LEN_MAX;
             *striped = self.config.agreed.layouts && lies == Lies::Ask && fingerprint.size > SMALL_LEN_MAX;
@@ -365,17 +389,25 @@ impl Source {
                 );
             }
         }
-        let id = entry.id;
+        let (id, generation) = (entry.id, entry.generation);
         let file = if let EntryKind::File { sparse, .. } = entry.kind { Some(sparse) } else { None };
         self.push_announcement(entry);
+        if let Some(values) = values {
+            self.metadata.push(id, generation, values, is_dir);
+        }
         if let Some(sparse) = file {
             self.announced(id, sparse);
         }
+        fits
     }
 
     fn push_announcement(&mut self, entry: Announced) {
         let len = announced_len(&entry);
-        if self.announce.len() >= ANNOUNCE_ENTRIES_MAX || self.announce_bytes + len > ANNOUNCE_LEN_MAX {
+        let metadata_len = self.metadata.pieces_len;
+        if self.announce.len() >= ANNOUNCE_ENTRIES_MAX
+            || self.announce_bytes + len > ANNOUNCE_LEN_MAX
+            || metadata_len > ANNOUNCE_LEN_MAX
+        {
             self.flush_announcements();
         }
         self.announce_bytes += len;
@@ -637,6 +669,7 @@ impl Source {
             self.announce_bytes = 0;
             let entries = std::mem::take(&mut self.announce);
             self.actions.push_back(SourceAction::Send(Message::Announce(entries)));
+            self.flush_metadata();
         }
         if !self.dir_ends.is_empty() {
             let dirs = std::mem::take(&mut self.dir_ends);

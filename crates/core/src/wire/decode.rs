@@ -9,7 +9,7 @@ use super::encode::{
     POLICY_BITS, SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN,
     TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
 };
-use super::entries::{ANNOUNCED_LEN_MIN, read_announced, read_metadata};
+use super::entries::{ANNOUNCED_LEN_MIN, METADATA_LEN_MIN, read_announced, read_metadata};
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind};
 use super::parts::{read_health, read_meta, read_object_size, read_version};
 use super::tables::{read_table, read_unwell};
@@ -82,7 +82,9 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             })?;
             Message::Holes { id, generation, extents, last }
         }
-        kind::METADATA => Message::Metadata(read_metadata(r)?),
+        kind::METADATA => {
+            Message::Metadata(r.list("pieces of metadata", items, METADATA_LEN_MIN, read_metadata)?)
+        }
         kind::FILE_LAYOUT => {
             Message::FileLayout(r.list("layouts of files", items, FILE_LAYOUT_LEN, read_file_layout)?)
         }
@@ -267,6 +269,8 @@ fn read_policy(r: &mut Reader<'_>) -> Result<SinkOptions, WireError> {
         times: on(5),
         verify: on(6),
         trust: on(7),
+        xattrs: on(8),
+        acls: on(9),
     })
 }
 
@@ -333,7 +337,14 @@ fn read_state(r: &mut Reader<'_>) -> Result<(FileId, Generation, FileState), Wir
 }
 
 fn read_change(r: &mut Reader<'_>) -> Result<Change, WireError> {
-    let bits = r.u8("change")?;
+    let first = u16::from(r.u8("change")?);
+    let bits = match first & 0x80 {
+        0 => first,
+        _ => match r.u8("change")? {
+            0 => return Err(WireError::BadValue { what: "change", value: first.into() }),
+            more => first & 0x7f | u16::from(more) << 7,
+        },
+    };
     Change::from_bits(bits).ok_or(WireError::BadValue { what: "change", value: bits.into() })
 }
 

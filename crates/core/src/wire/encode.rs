@@ -4,13 +4,13 @@
 //! build time); lists of large items are bounded by bytes too. [`Message::split`] cuts any list so.
 
 use super::codec::Writer;
-use super::entries::{announced_len, write_announced, write_metadata};
+use super::entries::{announced_len, metadata_len, write_announced, write_metadata};
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_legal};
 use super::parts::{LIST_LEN_MAX, META_LEN, health_number, write_meta};
 use super::tables::{write_table, write_unwell};
 use super::{
-    ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Chosen, DoneItem, EndReport,
-    Extent, FILE_SINK_TARGETS_MAX, Failure, FailureKind, FileState, HeldReport, Hello, ITEMS_MAX,
+    ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Change, Chosen, DoneItem,
+    EndReport, Extent, FILE_SINK_TARGETS_MAX, Failure, FailureKind, FileState, HeldReport, Hello, ITEMS_MAX,
     LIVE_THREADS_MAX, LiveSettings, Message, Outcome, PATH_LEN_MAX, Placed, ROOTS_PART_MAX, STREAMS_MAX,
     SUBTREES_MAX, SinkOptions, SourceRoot, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
@@ -56,7 +56,7 @@ const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX
 pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
     match &item.2 {
         FileState::Fresh | FileState::Unchanged | FileState::Skipped | FileState::Finished => STATE_LEN_MIN,
-        FileState::Planned(_) | FileState::Amended(_) => STATE_LEN_MIN + 1,
+        FileState::Planned(change) | FileState::Amended(change) => STATE_LEN_MIN + change_len(*change),
         FileState::Held { subtrees, .. } => STATE_LEN_MIN + 3 + subtrees.len() * SUBTREE_LEN,
     }
 }
@@ -66,8 +66,8 @@ pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
 pub fn done_len(item: &DoneItem) -> usize {
     match &item.outcome {
         Outcome::Persisted => DONE_LEN_MIN,
-        Outcome::Done { root: None, .. } => DONE_LEN_MIN + 1,
-        Outcome::Done { root: Some(root), .. } => DONE_LEN_MIN + 1 + root.len(),
+        Outcome::Done { root: None, change } => DONE_LEN_MIN + change_len(*change),
+        Outcome::Done { root: Some(root), change } => DONE_LEN_MIN + change_len(*change) + root.len(),
         Outcome::Failed(failure) => DONE_LEN_MIN + 7 + failure.text.len().min(TEXT_LEN_MAX),
     }
 }
@@ -92,6 +92,7 @@ impl Message {
             Message::Resend(list) => cut(list, items, |_| EXTENT_LEN, Message::Resend),
             Message::NotHeld(list) => cut(list, items, |_| EXTENT_LEN, Message::NotHeld),
             Message::FileLayout(list) => cut(list, items, |_| FILE_LAYOUT_LEN, Message::FileLayout),
+            Message::Metadata(list) => cut(list, items, metadata_len, Message::Metadata),
             Message::TargetHealth(list) => cut(list, items, |_| TARGET_HEALTH_LEN, Message::TargetHealth),
             Message::Sources { mut roots, policy } if roots.len() > ROOTS_PART_MAX => {
                 let last = roots.split_off((roots.len() - 1) / ROOTS_PART_MAX * ROOTS_PART_MAX);
@@ -187,8 +188,8 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             list(w, "data extents", ITEMS_MAX, extents, |w, e| write_range(w, e.offset, e.len));
             kind::HOLES
         }
-        Message::Metadata(piece) => {
-            write_metadata(w, piece);
+        Message::Metadata(pieces) => {
+            list(w, "pieces of metadata", ITEMS_MAX, pieces, write_metadata);
             kind::METADATA
         }
         Message::FileLayout(files) => {
@@ -423,10 +424,10 @@ fn write_hello(w: &mut Writer<'_>, hello: &Hello) {
 }
 
 /// Bits of [`SinkOptions`], lowest first.
-pub(super) const POLICY_BITS: u16 = 0b1111_1111;
+pub(super) const POLICY_BITS: u16 = 0b11_1111_1111;
 
 fn policy_bits(p: &SinkOptions) -> u16 {
-    [p.durable, p.force, p.no_clobber, p.update, p.owner, p.times, p.verify, p.trust]
+    [p.durable, p.force, p.no_clobber, p.update, p.owner, p.times, p.verify, p.trust, p.xattrs, p.acls]
         .iter()
         .enumerate()
         .map(|(bit, on)| u16::from(*on) << bit)
@@ -479,12 +480,25 @@ fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation
         }
         FileState::Planned(change) => {
             w.u8(4);
-            w.u8(change.bits());
+            write_change(w, *change);
         }
         FileState::Amended(change) => {
             w.u8(5);
-            w.u8(change.bits());
+            write_change(w, *change);
         }
+    }
+}
+
+fn change_len(change: Change) -> usize {
+    1 + usize::from(change.bits() >> 7 > 0)
+}
+
+/// Seven bits, and where there are more, a byte with the others behind them.
+fn write_change(w: &mut Writer<'_>, change: Change) {
+    let (first, more) = ((change.bits() & 0x7f) as u8, (change.bits() >> 7) as u8);
+    w.u8(first | if more > 0 { 0x80 } else { 0 });
+    if more > 0 {
+        w.u8(more);
     }
 }
 
@@ -507,11 +521,11 @@ fn write_done(w: &mut Writer<'_>, item: &DoneItem) {
     match &item.outcome {
         Outcome::Done { root: None, change } => {
             w.u8(0);
-            w.u8(change.bits());
+            write_change(w, *change);
         }
         Outcome::Done { root: Some(root), change } => {
             w.u8(1);
-            w.u8(change.bits());
+            write_change(w, *change);
             w.raw(root);
         }
         Outcome::Failed(failure) => {

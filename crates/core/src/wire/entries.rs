@@ -17,6 +17,8 @@ use crate::entry::{
 use crate::ids::{DirId, FileId};
 
 pub(super) const ANNOUNCED_LEN_MIN: usize = 49;
+/// A piece of metadata without name and bytes.
+pub(super) const METADATA_LEN_MIN: usize = 26;
 /// What a file has beside what every entry has: size, mtime, the length of its version, object size.
 const FILE_LEN_MIN: usize = 25;
 /// The value of a range. An extra field without a value, which is a mark: kind, required, length.
@@ -31,7 +33,7 @@ const _: () = assert!(
     ANNOUNCED_LEN_MIN + NAME_LEN_MAX + FILE_LEN_MIN + VERSION_LEN_MAX + EXTRAS_LEN_MAX <= LIST_LEN_MAX
 );
 const _: () = assert!(RANGE_LEN + 4 * MARK_LEN <= EXTRAS_LEN_MAX);
-const _: () = assert!(32 + METADATA_NAME_LEN_MAX + METADATA_PIECE_LEN_MAX <= LIST_LEN_MAX);
+const _: () = assert!(METADATA_LEN_MIN + METADATA_NAME_LEN_MAX + METADATA_PIECE_LEN_MAX <= LIST_LEN_MAX);
 
 /// Bytes that an entry takes in an `Announce`. Entries of one message: at most [`ANNOUNCE_ENTRIES_MAX`] and
 /// [`LIST_LEN_MAX`] bytes.
@@ -188,7 +190,9 @@ fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<Extras, Wire
         if matches!(kind, extra::SPARSE | extra::LAYOUT | extra::METADATA) {
             let empty = extras.bytes("extra field", len)?.is_empty();
             let mark = match entry {
-                EntryKind::File { .. } | EntryKind::Dir { .. } if kind == extra::METADATA => {
+                EntryKind::File { .. } | EntryKind::Dir { .. } | EntryKind::Symlink { .. }
+                    if kind == extra::METADATA =>
+                {
                     Some(&mut known.metadata)
                 }
                 EntryKind::File { sparse, .. } if kind == extra::SPARSE => Some(sparse),
@@ -225,6 +229,11 @@ fn read_file_range(value: &[u8], entry: &EntryKind) -> Result<FileRange, WireErr
         }
         _ => Err(WireError::BadValue { what, value: source }),
     }
+}
+
+/// Bytes that a piece takes in a `Metadata`.
+pub(super) fn metadata_len(piece: &MetadataPiece) -> usize {
+    METADATA_LEN_MIN + piece.name.len() + piece.piece.len()
 }
 
 pub(super) fn write_metadata(w: &mut Writer<'_>, metadata: &MetadataPiece) {

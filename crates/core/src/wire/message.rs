@@ -197,6 +197,9 @@ pub struct SinkOptions {
     pub verify: bool,
     /// Take what an earlier run left as its journal says, without reading it.
     pub trust: bool,
+    /// Extended attributes, and access control lists, are as announced: others that stand there go.
+    pub xattrs: bool,
+    pub acls: bool,
 }
 
 impl SinkOptions {
@@ -210,6 +213,8 @@ impl SinkOptions {
         times: true,
         verify: false,
         trust: false,
+        xattrs: false,
+        acls: false,
     };
 }
 
@@ -328,9 +333,9 @@ pub enum Message {
         extents: Vec<DataExtent>,
         last: bool,
     },
-    /// Source to sink, of files and directories announced with metadata, only where both ends know
+    /// Source to sink, of entries announced with metadata, only where both ends know
     /// [`capability::METADATA`](super::capability::METADATA).
-    Metadata(MetadataPiece),
+    Metadata(Vec<MetadataPiece>),
     /// Source to sink, of files announced as striped, before any data of them.
     FileLayout(Vec<FileLayout>),
     /// No more entries will come in these directories.

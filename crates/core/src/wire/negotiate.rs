@@ -40,7 +40,8 @@ pub mod capability {
     pub const SPECIALS: u16 = 0x0020;
     /// Entries may be other names of files.
     pub const HARD_LINKS: u16 = 0x0021;
-    /// Entries may be announced with metadata, and `METADATA` follows.
+    /// Extended attributes or access control lists are kept: entries may be announced with metadata, and
+    /// `METADATA` follows. Required, without a value, named by both ends or none.
     pub const METADATA: u16 = 0x0022;
     /// The sink may answer to a directory that all below it is finished.
     pub const DIR_STATES: u16 = 0x0023;
@@ -63,7 +64,7 @@ pub mod capability {
     /// no end names it yet.
     pub const JOB: u16 = 0x0029;
     /// All that this version knows.
-    pub const KNOWN: [u16; 11] = [
+    pub const KNOWN: [u16; 12] = [
         HOLES,
         TARGETS,
         LAYOUTS,
@@ -75,13 +76,13 @@ pub mod capability {
         SOURCE_ROOTS,
         RANGES,
         IN_PLACE,
+        METADATA,
     ];
     /// Those that every hello of this version names.
     pub const OFFERED: [u16; 6] = [HOLES, TARGETS, LAYOUTS, LIVE_SETTINGS, TABLES, CHOICES];
 }
 
-/// Numbers of the extra fields of an announced entry. `VOLUME_GENERATION` is spoken for; `METADATA` is read,
-/// and then refused by the machines, for no session is to have it yet.
+/// Numbers of the extra fields of an announced entry. `VOLUME_GENERATION` is spoken for.
 pub mod extra {
     /// A part of a file: source offset, destination offset, length (u64 each), flags (u8; bit 0: a file of
     /// its own). Required.
@@ -93,8 +94,8 @@ pub mod extra {
     pub const VOLUME_GENERATION: u16 = 0x0003;
     /// The file may have holes: a map follows. Required, without a value; only where both ends know `HOLES`.
     pub const SPARSE: u16 = 0x0004;
-    /// `METADATA` follows. Required, without a value; of files and directories, only where both ends know
-    /// `METADATA`.
+    /// `METADATA` follows. Required, without a value; of files, directories and symbolic links, only where
+    /// both ends know `METADATA`.
     pub const METADATA: u16 = 0x0005;
 }
 
@@ -123,6 +124,8 @@ pub struct Agreed {
     pub parts: bool,
     /// Both ends want the sink to write into the files that stand there.
     pub in_place: bool,
+    /// Both ends want extended attributes or access control lists to be kept.
+    pub metadata: bool,
     /// Both ends want data frames that are authenticated and not encrypted.
     pub auth_only: bool,
     /// What both ends make digests with.
@@ -146,6 +149,7 @@ impl Agreed {
             choices: false,
             parts: false,
             in_place: false,
+            metadata: false,
             auth_only: false,
             digest: DigestKind::Blake3,
         }
@@ -199,6 +203,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     let auth_only = alike(capability::AUTH_ONLY, "data that is authenticated and not encrypted")?;
     let parts = alike(capability::RANGES, "a part of a file (`range`)")?;
     let in_place = alike(capability::IN_PLACE, "files written in place (`in_place`)")?;
+    let metadata = alike(capability::METADATA, "extended attributes or ACLs (`xattrs`, `acls`)")?;
     let digest = match alike(capability::XXH3, "xxh3 as digest")? {
         true => DigestKind::Xxh3,
         false => DigestKind::Blake3,
@@ -224,6 +229,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
         choices,
         parts,
         in_place,
+        metadata,
         auth_only,
         digest,
     })

@@ -63,11 +63,15 @@ pub enum NotKept {
     Mtime,
     /// The mtime lies outside what the file system can hold: the nearest that it can was set.
     MtimeClamped,
+    /// An NFSv4 list for which the destination has no place.
+    Nfs4Acl,
+    /// Extended attributes that a source sent although they are never kept.
+    NeverKept,
 }
 
 impl NotKept {
-    pub const COUNT: usize = 9;
-    pub const ALL: [NotKept; 9] = [
+    pub const COUNT: usize = 11;
+    pub const ALL: [NotKept; 11] = [
         NotKept::Special,
         NotKept::HardLink,
         NotKept::Sparse,
@@ -77,6 +81,8 @@ impl NotKept {
         NotKept::Mode,
         NotKept::Mtime,
         NotKept::MtimeClamped,
+        NotKept::Nfs4Acl,
+        NotKept::NeverKept,
     ];
 
     /// The words of a report.
@@ -91,6 +97,8 @@ impl NotKept {
             NotKept::Mode => "modes that the destination would not take",
             NotKept::Mtime => "mtimes not set",
             NotKept::MtimeClamped => "mtimes outside what the destination can hold, clamped",
+            NotKept::Nfs4Acl => "NFSv4 ACLs, which the destination has no place for",
+            NotKept::NeverKept => "attributes of the source's file system or of haul, refused",
         }
     }
 }

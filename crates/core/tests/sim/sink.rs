@@ -794,6 +794,7 @@ impl World {
                     self.snk().dirs.insert(id, (parent, entry_of(&name)));
                 }
                 SinkAction::ForgetDir { id } => drop(self.snk().dirs.remove(&id)),
+                SinkAction::Metadata { .. } | SinkAction::ForgetMetadata { .. } => {}
                 SinkAction::Submit(op) => {
                     let journal = matches!(op, SinkOp::Journal { .. } | SinkOp::RemoveJournal);
                     let snk = self.snk();

@@ -180,6 +180,8 @@ fn golden_message(index: usize) -> Message {
                 times: true,
                 verify: false,
                 trust: false,
+                xattrs: true,
+                acls: false,
             },
         },
         2 => Message::Destination { wait: true, rename: Some(name(b"b.txt")), epoch: 7, resumed: false },
@@ -281,7 +283,7 @@ fn golden_message(index: usize) -> Message {
             amended: 6,
             prefixes: 16,
             prefix_bytes: 17,
-            not_kept: [7, 8, 9, 10, 11, 12, 13, 14, 15],
+            not_kept: [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17],
             held: HeldReport { checked: 12, wrong: 13, trusted: 14, time: 15 },
         })),
         20 => Message::Abort(failure),
@@ -347,7 +349,7 @@ fn golden_message(index: usize) -> Message {
         38 => Message::Choices(vec![Chosen { name: "readers".into(), value: "2 (as asked)".into() }]),
         39 => Message::Processors(Processors { count: 64, busy: 957 }),
         42 => Message::TimeGrain(1_000_000_000),
-        41 => Message::Metadata(MetadataPiece {
+        41 => Message::Metadata(vec![MetadataPiece {
             id,
             generation,
             namespace: Namespace::Xattr,
@@ -356,7 +358,7 @@ fn golden_message(index: usize) -> Message {
             offset: 4,
             piece: b"value".as_slice().into(),
             last: true,
-        }),
+        }]),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

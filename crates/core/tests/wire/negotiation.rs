@@ -44,6 +44,7 @@ fn negotiation_finds_the_common_ground() {
             choices: false,
             parts: false,
             in_place: false,
+            metadata: false,
             auth_only: false,
             digest: DigestKind::Blake3,
         })

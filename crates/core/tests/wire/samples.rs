@@ -212,7 +212,7 @@ pub fn metadata(r: &mut Rng) -> MetadataPiece {
 }
 
 pub fn change(r: &mut Rng) -> Change {
-    Change::from_bits(r.u8(..128)).unwrap()
+    Change::from_bits(r.u16(..512)).unwrap()
 }
 
 pub fn state(r: &mut Rng) -> (FileId, Generation, FileState) {
@@ -345,6 +345,8 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
                 owner: r.bool(),
                 times: r.bool(),
                 verify: r.bool(),
+                xattrs: r.bool(),
+                acls: r.bool(),
             },
         },
         2 => Message::Destination {
@@ -374,7 +376,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         12 => Message::Done(list(r, 6, done)),
         13 => Message::Resend(list(r, 6, extent)),
         40 => Message::NotHeld(list(r, 6, extent)),
-        41 => Message::Metadata(metadata(r)),
+        41 => Message::Metadata(list(r, 3, metadata)),
         14 => Message::StreamClosed { stream: StreamId(r.u16(..)), frames: number(r) },
         15 => Message::TargetHealth(list(r, 6, target_health)),
         16 => Message::Stop { reason: text(r) },

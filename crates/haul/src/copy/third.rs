@@ -366,6 +366,8 @@ impl<'a> Run<'a> {
         }
         match item {
             WalkItem::Entry(announced) => self.entry(announced),
+            // Servers have none.
+            WalkItem::Metadata(_) => {}
             WalkItem::DirEnd(id) => {
                 self.dirs.remove(&id);
                 self.pair.forget(id.as_file());

@@ -7,6 +7,7 @@
 //! memory is bounded by the entries that may be open, whoever announces them.
 //! What lies in directories that are the user's own and closed to him a copy would look at, having opened
 //! them: here it is counted as skipped, and told in one line.
+//! Extended attributes and lists come behind announcements ([`awaited`]).
 //! Left out: parts of files that an interrupted run left there: a dry run counts such a file as a whole.
 
 use std::collections::HashMap;
@@ -31,11 +32,14 @@ use super::{Kind, Links, Report, Watch, end_report, protocol};
 use crate::events::Progress;
 use crate::handle::LiveSetting;
 use crate::summary::UNSEEN;
+use awaited::Awaited;
 use haul_base::role::Role;
 use haul_storage::Stuck;
 use haul_storage::sink::Foreseen;
 use haul_storage::store::{Looks, dir_stands, not_in_place, special_stands};
 use haul_transport::Link;
+
+mod awaited;
 
 /// A directory that is not over.
 struct Dir {
@@ -69,6 +73,8 @@ struct Dry {
     amended: u64,
     /// What a copy would not keep of who entries belong to.
     foreseen: Foreseen,
+    /// Entries whose metadata come.
+    awaited: Awaited,
     /// It is over.
     end: Option<SessionEnd>,
     /// Data streams of the start, over which nothing comes.
@@ -104,7 +110,14 @@ impl End for Dry {
     ) -> Result<Dry, Failure> {
         session.user.tally.renamed = rename.is_some();
         session.other.send(Message::Destination { wait: true, rename, epoch: 0, resumed: false });
-        Ok(Dry { _data: data, part: request.part, in_place: request.in_place, ..Dry::new(looker, policy) })
+        let awaited = Awaited::new(session.agreed.metadata, policy);
+        Ok(Dry {
+            awaited,
+            _data: data,
+            part: request.part,
+            in_place: request.in_place,
+            ..Dry::new(looker, policy)
+        })
     }
 
     fn act(&mut self, _: &mut Session<'_>) -> Option<SessionEnd> {
@@ -203,6 +216,7 @@ impl Dry {
             unseen: 0,
             amended: 0,
             foreseen: Foreseen::by_this_user(),
+            awaited: Awaited::default(),
             end: None,
             _data: Vec::new(),
         }
@@ -239,9 +253,11 @@ impl Dry {
                 let text = format!("the other end names its sources twice, or more than {ROOTS_MAX}");
                 return Err(protocol(text));
             }
-            Message::Announce(entries) => {
+            Message::Announce(_) | Message::Metadata(_) => {
+                self.awaited.hear(message)?;
                 let (mut states, mut done) = (Vec::new(), Vec::new());
-                for entry in entries {
+                while let Some((entry, values)) = self.awaited.next() {
+                    self.looker.expect(values);
                     self.take(entry, user, &mut states, &mut done)?;
                 }
                 if !states.is_empty() {
@@ -250,6 +266,9 @@ impl Dry {
                 if !done.is_empty() {
                     other.send(Message::Done(done));
                 }
+            }
+            Message::DirEnd(_) | Message::End(_) if !self.awaited.is_empty() => {
+                return Err(protocol("an entry whose metadata did not come"));
             }
             Message::DirEnd(dirs) => {
                 let mut done = Vec::new();
@@ -293,7 +312,7 @@ impl Dry {
             range: extras.range.filter(|told| self.part.is_some_and(|part| part.is(told))),
             ..extras
         };
-        if extras != told || told.range.is_some() != self.part.is_some() || extras.metadata {
+        if extras != told || told.range.is_some() != self.part.is_some() {
             return Err(protocol("an entry with what this session was not to have"));
         }
         let at = |places: &HashMap<DirId, (DirId, Name)>| path_of(places, parent, &name);

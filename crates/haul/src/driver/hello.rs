@@ -164,6 +164,8 @@ pub(crate) fn policy(options: &Options) -> SinkOptions {
         times: true,
         verify: options.verify == Verify::Disk,
         trust: options.resume == Resume::Trust,
+        xattrs: options.xattrs,
+        acls: options.acls,
     }
 }
 
@@ -187,6 +189,9 @@ pub(crate) fn hello(session: [u8; 16], protection: Protection, memory: u64, stre
     }
     if protection.in_place {
         capabilities.push(required(capability::IN_PLACE));
+    }
+    if protection.metadata {
+        capabilities.push(required(capability::METADATA));
     }
     let (version_min, version_max) = (VERSION_MIN, VERSION);
     Hello { version_min, version_max, session, capabilities, limits }

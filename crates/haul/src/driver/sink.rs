@@ -238,6 +238,8 @@ impl End for SinkEnd {
                     self.names.places.remove(&id);
                     self.storage.engine.forget(id);
                 }
+                SinkAction::Metadata { id, values } => self.storage.engine.keep_metadata(id, values),
+                SinkAction::ForgetMetadata { id } => self.storage.engine.forget_metadata(id),
                 SinkAction::Submit(op) => self.submit(op),
                 SinkAction::Send(Message::Complete) => self.complete = true,
                 SinkAction::Send(message) => session.other.send(message),
@@ -472,6 +474,8 @@ impl End for SinkEnd {
         own.not_kept[NotKept::Mode as usize] = not_kept.mode;
         own.not_kept[NotKept::Mtime as usize] = not_kept.mtime;
         own.not_kept[NotKept::MtimeClamped as usize] = not_kept.clamped;
+        own.not_kept[NotKept::Nfs4Acl as usize] = not_kept.nfs4;
+        own.not_kept[NotKept::NeverKept as usize] = counts.refused_metadata;
         own.amended = counts.amended;
         Closing {
             own,

@@ -100,7 +100,7 @@ struct Walker {
 pub(super) fn start(job: Job) -> io::Result<Walk> {
     let (sender, items) = bounded(BATCHES_MAX);
     let cancelled = Arc::new(AtomicBool::new(false));
-    let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
+    let out = Out { sender, batch: Vec::new(), bytes: 0, cancelled: cancelled.clone() };
     let Job { sites, site, session, found, names, object_size, clock, no_links } = job;
     let ends = cancelled.clone();
     let lines = Lines::new(&sites, Side::Walk, move || !ends.load(Ordering::Relaxed));

@@ -12,13 +12,15 @@
 //! engine ends; the engine ends within what its deadlines allow, and says what it left. Order between
 //! operations that run at once is the session's: it must not discard a file while writes of it are under way.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use haul_core::entry::Name;
-use haul_core::ids::DirId;
+use haul_core::ids::{DirId, FileId};
+use haul_core::metadata::Values;
 use haul_core::schedule::Limits;
 use haul_core::stage::Stage as MeterStage;
 use haul_core::transfer::op::{Existing, Found, LookupItem, SinkOp};
@@ -38,6 +40,7 @@ use super::stripes::Stripes;
 use super::tree::SinkTree;
 use super::whole_sync::WholeSync;
 use super::{fault, lock, looker};
+use crate::attributes::Keeps;
 use crate::blocking_pool::{self, BlockingPool, BlockingPoolConfig, Doing, Turn};
 use crate::descriptors::Budget;
 use crate::io::threads::{IoThreads, IoThreadsConfig, TransferDone};
@@ -56,6 +59,7 @@ use journal_writer::JournalWriter;
 
 mod amend;
 mod asked;
+mod attributes;
 mod begin;
 mod commit;
 mod data;
@@ -93,6 +97,8 @@ pub struct EngineConfig {
     pub threads: usize,
     /// Keep owner and group of directories (files and links say it themselves).
     pub dir_owner: bool,
+    /// What is kept of extended attributes and lists.
+    pub keeps: Keeps,
     /// Whether this run still owns the job; asked before each publication. Usually `Owner::still_owner`.
     pub still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     /// `None`: the session keeps no journal (`Journal` operations fail).
@@ -153,6 +159,9 @@ pub(super) struct Sink {
     /// How to remove what is left.
     clean: String,
     dir_owner: bool,
+    keeps: Keeps,
+    /// What entries are to have of them.
+    metadata: Mutex<HashMap<FileId, Arc<Values>>>,
     still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     /// `None`: nobody else can have published.
     published: Option<Published>,
@@ -225,6 +234,8 @@ impl WriteEngine {
             leftovers,
             clean: config.left.clean,
             dir_owner: config.dir_owner,
+            keeps: config.keeps,
+            metadata: Mutex::default(),
             still_owner: config.still_owner,
             published: config.confirm.then(Published::default),
             others_dirs: Mutex::default(),
@@ -383,6 +394,14 @@ impl SinkEngine for WriteEngine {
         self.sink.tree.forget(id);
     }
 
+    fn keep_metadata(&self, id: FileId, values: Arc<Values>) {
+        lock(&self.sink.metadata).insert(id, values);
+    }
+
+    fn forget_metadata(&self, id: FileId) {
+        lock(&self.sink.metadata).remove(&id);
+    }
+
     fn room(&self) -> Option<u64> {
         // First what is free: what is taken meanwhile counts twice, and never not at all.
         let free = fault::free(&**self.sink.tree.root());
@@ -477,7 +496,8 @@ impl Sink {
         if item.adopt.is_some() && self.files.in_place.is_some() {
             self.may_make()?;
         }
-        let found = self.files.look(item)?;
+        let mut found = self.files.look(item)?;
+        self.look_at_attributes(item, &mut found.existing)?;
         if let (Some(published), Existing::File { .. }, Some(seen)) =
             (&self.published, &found.existing, found.seen)
             && !haul_mutant::removed("found-names-are-confirmed")

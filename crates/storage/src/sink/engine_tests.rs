@@ -20,6 +20,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+#[path = "engine_tests/attributes.rs"]
+mod attributes;
 #[path = "engine_tests/in_place.rs"]
 mod in_place;
 #[path = "engine_tests/job.rs"]
@@ -98,6 +100,7 @@ impl Bench {
             confirm: false,
             threads: 4,
             dir_owner: false,
+            keeps: Default::default(),
             still_owner: Arc::new(move || match asked.load(Ordering::SeqCst) {
                 true => Err(fault::failure(FailureKind::Publish, 0, "lost")),
                 false => Ok(()),

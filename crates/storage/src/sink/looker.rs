@@ -4,15 +4,17 @@
 //! or changes anything, not even a time.
 //! Left out: what is made of it, which the policy says.
 
+use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use haul_core::change::{Change, Stood};
 use haul_core::entry::{Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId};
+use haul_core::metadata::Values;
 use haul_core::transfer::op::Existing;
 use haul_core::wire::{Failure, FailureKind};
-use rustix::fs::{Access, AtFlags, FsWord, Stat, accessat, fstat, fstatfs};
+use rustix::fs::{Access, AtFlags, FileType, FsWord, Stat, accessat, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -20,8 +22,9 @@ use super::fault;
 use super::files::aliases::{Aliases, Print, Verdict, mounted_twice};
 use super::files::in_place::{InPlace, has_other_entry, is_a_source};
 use super::files::look::is_counted_on;
-use super::stat::{existing_of, mtime_of, rights_of, stood_of};
+use super::stat::{existing_of, mtime_of, note_differs, rights_of, stood_of};
 use super::tree::SinkTree;
+use crate::attributes::{self, Keeps, Subject};
 use crate::store::{Looks, dir_stands};
 
 /// FAT and exFAT keep mtimes in two seconds, and the time of a change finer than that.
@@ -47,12 +50,22 @@ pub struct Looker {
     /// Files would be written in place.
     in_place: Option<InPlace>,
     aliases: Aliases,
+    keeps: Keeps,
+    /// What the next entry is to have.
+    expected: RefCell<Option<Values>>,
 }
 
 impl Looker {
     /// A destination at which nothing stands.
     pub fn at_nothing() -> Looker {
-        Looker { tree: None, fat: false, in_place: None, aliases: Aliases::new(false, false) }
+        Looker {
+            tree: None,
+            fat: false,
+            in_place: None,
+            aliases: Aliases::new(false, false),
+            keeps: Keeps::default(),
+            expected: RefCell::default(),
+        }
     }
 
     /// Opens the destination root, if it is there.
@@ -64,7 +77,7 @@ impl Looker {
             Ok(tree) => {
                 let fat = is_fat(tree.root());
                 let aliases = Aliases::new(false, mounted_twice(root));
-                Ok(Looker { tree: Some(tree.to_look_at()), fat, in_place: None, aliases })
+                Ok(Looker { tree: Some(tree.to_look_at()), fat, aliases, ..Looker::at_nothing() })
             }
             Err(failure) if is_nothing(&failure) => Ok(Looker::at_nothing()),
             Err(failure) => Err(failure),
@@ -75,6 +88,11 @@ impl Looker {
     pub fn in_place(self, in_place: Option<InPlace>) -> Looker {
         let aliases = self.aliases.with(in_place.is_some());
         Looker { in_place, aliases, ..self }
+    }
+
+    /// As for a copy that keeps these.
+    pub(super) fn keeping(self, keeps: Keeps) -> Looker {
+        Looker { keeps, ..self }
     }
 
     /// The root is not there.
@@ -137,7 +155,17 @@ impl Looks for Looker {
             Err(failure) if stood.is_none() => return Err(failure),
             Ok(Some(_)) | Err(_) => {}
         }
-        Ok(stood.map(|stat| stood_of(&stat, |_| self.grain(&stat))))
+        let mut stood = stood.map(|stat| stood_of(&stat, |_| self.grain(&stat)));
+        if let (Some(stood), Ok(Some((_, fd)))) = (&mut stood, self.fd(id)) {
+            let (subject, values) = (Subject::Open(fd.as_fd()), self.expected.take());
+            let differs = attributes::compare(subject, FileType::Directory, self.keeps, values.as_ref());
+            note_differs(&mut stood.rights, &differs);
+        }
+        Ok(stood)
+    }
+
+    fn expect(&self, values: Option<Values>) {
+        self.expected.replace(values);
     }
 
     fn is_closed(&self, id: DirId) -> bool {
@@ -152,7 +180,14 @@ impl Looks for Looker {
             Err(errno) => Err(fault::os(FailureKind::Open, "stat", &tree.path_of(parent, name), errno)),
             Ok(stat) => {
                 let me = geteuid().as_raw();
-                Ok(existing_of(&stat, Some(me), |_| self.grain(&stat)))
+                let mut existing = existing_of(&stat, Some(me), |_| self.grain(&stat));
+                if let Existing::File { rights, .. } = &mut existing {
+                    let (subject, values) = (Subject::Name(dir.as_fd(), name), self.expected.take());
+                    let differs =
+                        attributes::compare(subject, FileType::RegularFile, self.keeps, values.as_ref());
+                    note_differs(rights, &differs);
+                }
+                Ok(existing)
             }
         }
     }
@@ -213,7 +248,11 @@ impl Looks for Looker {
         match (existing, self.fd(parent)?) {
             (Existing::Dir, _) => Err(dir_stands()),
             (Existing::Nothing, _) | (_, None) => Ok((Change::NEW, Existing::Nothing)),
-            (_, Some((tree, dir))) => Ok((link_change(tree, &dir, (name, target), (meta, owner)), existing)),
+            (_, Some((tree, dir))) => {
+                let values = self.expected.take();
+                let kept = (self.keeps, values.as_ref());
+                Ok((link_change(tree, &dir, (name, target), (meta, owner), kept), existing))
+            }
         }
     }
 }
@@ -235,11 +274,17 @@ pub(super) fn link_change(
     dir: impl AsFd,
     (name, target): (&Name, &[u8]),
     (meta, owner): (&Meta, bool),
+    (keeps, values): (Keeps, Option<&Values>),
 ) -> Change {
     let dir = dir.as_fd();
     match rustix::fs::readlinkat(dir, name.as_bytes(), Vec::new()) {
         Ok(stands) if stands.as_bytes() == target => match tree.jail().stat(dir, name) {
-            Ok(stat) => Change::of_link(rights_of(&stat, None), meta, owner),
+            Ok(stat) => {
+                let mut rights = rights_of(&stat, None);
+                let subject = Subject::Name(dir, name);
+                note_differs(&mut rights, &attributes::compare(subject, FileType::Symlink, keeps, values));
+                Change::of_link(rights, meta, owner)
+            }
             Err(_) => Change::NONE,
         },
         Ok(_) => {

@@ -28,6 +28,7 @@ pub struct NotKeptCounters {
     pub(super) mode: AtomicU64,
     pub(super) mtime: AtomicU64,
     clamped: AtomicU64,
+    pub(super) nfs4: AtomicU64,
 }
 
 impl NotKeptCounters {
@@ -40,6 +41,7 @@ impl NotKeptCounters {
             mode: read(&self.mode),
             mtime: read(&self.mtime),
             clamped: read(&self.clamped),
+            nfs4: read(&self.nfs4),
         }
     }
 }

@@ -11,6 +11,9 @@ use rustix::fs::{FileType, Stat};
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
 
+use crate::attributes::Differs;
+use crate::source::acl::mode_by;
+
 pub(super) fn is_regular(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
@@ -45,6 +48,9 @@ pub(super) fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
         linked: stat.st_nlink > 1,
         foreign: me.is_some_and(|me| me != stat.st_uid) && may_give(),
         untold: false,
+        other_xattrs: false,
+        other_acl: false,
+        gains_rights: false,
     }
 }
 
@@ -74,6 +80,16 @@ pub(super) fn existing_of(stat: &Stat, me: Option<u32>, grain: impl FnOnce(Times
         FileType::Symlink => Existing::Link,
         _ if haul_mutant::removed("special-files-stay") => Existing::Link,
         _ => Existing::Special,
+    }
+}
+
+/// Puts what differs into the rights that are compared.
+pub(super) fn note_differs(rights: &mut Rights, differs: &Differs) {
+    rights.other_xattrs = differs.xattrs;
+    rights.other_acl = differs.acl;
+    rights.gains_rights = differs.gains_rights;
+    if let Some(list) = &differs.access {
+        rights.mode = mode_by(rights.mode, list);
     }
 }
 

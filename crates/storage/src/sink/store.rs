@@ -31,6 +31,7 @@ use super::{
     NotKeptCounters, Ours, Owner, Patience, SinkLayout, SinkTree, Stripes, WriteEngine,
 };
 use crate::SinkEngine;
+use crate::attributes::Keeps;
 use crate::jail::Jail;
 use crate::place::{Destination, PlaceError};
 use crate::store::job::{begin_journal, fresh_tag, job_of, names_of};
@@ -127,7 +128,7 @@ impl SinkStore for Directory {
 
     fn look(self: Box<Self>, coming: &Coming<'_>) -> Result<(Box<dyn Looks>, Option<Name>), Failure> {
         let (root, rename) = destination(&self.typed, coming.roots, self.home.as_deref())?;
-        let looker = Looker::open(&root)?.in_place(in_place(coming));
+        let looker = Looker::open(&root)?.in_place(in_place(coming)).keeping(Keeps::of(&coming.policy));
         let failed = |errno: Errno| {
             let (errno, text) = (errno.raw_os_error(), "create a file there".into());
             Failure { kind: FailureKind::Open, errno, text }
@@ -199,6 +200,7 @@ impl HeldJob for HeldDirectory {
             confirm: ready.confirm,
             threads: writers,
             dir_owner: policy.owner,
+            keeps: Keeps::of(&policy),
             still_owner,
             journal: Some(ready.journal),
             storage,

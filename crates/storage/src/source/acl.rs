@@ -4,8 +4,8 @@
 //! list's mask: the most that any user or group of the list may do. Taken for the group's it would give the
 //! group more than it has. Only where the group's bits exceed those of others this can matter, and only there
 //! the file system is asked.
-//! Left out: the lists themselves, which are not copied. Those of NFSv4, which servers put into the mode by
-//! themselves.
+//! Left out: the lists themselves ([`attributes`](crate::attributes)). Those of NFSv4, which servers put into
+//! the mode by themselves.
 //!
 //! The form of `system.posix_acl_access`: `linux/posix_acl_xattr.h`, version 2, little-endian.
 
@@ -52,6 +52,11 @@ pub(crate) fn told_at(path: &Path, mut seen: Seen) -> Seen {
         seen.meta.mode = mode & (!GROUP | group << 3);
     }
     seen
+}
+
+/// The mode that is to be told of what has this list.
+pub(crate) fn mode_by(mode: u32, list: &[u8]) -> u32 {
+    group_of(list).map_or(mode, |group| mode & (!GROUP | group << 3))
 }
 
 /// What the owning group may do by this list, below its mask.

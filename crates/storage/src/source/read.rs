@@ -27,9 +27,10 @@ use super::open::{OpenError, OpenFile, check, open_unseen};
 use super::stat::{Seen, look_into, look_surely};
 use super::tree::SourceTree;
 use super::view::FileView;
-use crate::SourceJob;
+use crate::attributes::{self, Subject};
 use crate::blocking_pool::{Doing, Track, Turn};
 use crate::layout::layout_by;
+use crate::{SourceCompletion, SourceJob};
 use haul_base::buffer::Buffer;
 use haul_base::digest::{self, Hasher};
 use haul_base::escape;
@@ -389,7 +390,23 @@ impl Reader {
             return Err(self.own(wire::FailureKind::Changed, "stat", id, "is no regular file any more"));
         }
         let settle = self.tree.settle(view.place, &seen);
-        let refresh = |measured| self.tree.refresh(id, generation, seen.stamp, measured);
+        let values = self.storage(|| {
+            let dir = self.tree.dir_fd(view.place)?;
+            let subject = Subject::Name(dir.as_fd(), &view.name);
+            Ok(attributes::read(subject, seen.kind, self.tree.keeps()))
+        });
+        let read =
+            |errno| self.tree.failed(wire::FailureKind::Open, "read extended attributes of", id, errno);
+        let (values, unread) = values.map_err(read)?;
+        if let Some((_, errno)) = unread.first() {
+            return Err(read(*errno));
+        }
+        let attributes = attributes::print(&values);
+        if !values.is_empty() {
+            let done = SourceDone::Metadata { id, generation, values };
+            (self.shared.post)(SourceCompletion { done, buffer: None });
+        }
+        let refresh = |measured| self.tree.refresh(id, generation, seen.stamp, (measured, attributes));
         refresh(None);
         let mut fingerprint = self.tree.announced(&seen);
         if self.tree.was_longer(id) {

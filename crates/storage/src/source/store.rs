@@ -118,6 +118,7 @@ impl SourceStore for Paths {
             kept,
             changed,
             no_links,
+            keeps,
             budget,
             meter,
             post,
@@ -126,7 +127,8 @@ impl SourceStore for Paths {
             .within(&budget)
             .on_change(changed)
             .of_part(self.part)
-            .without_links(no_links);
+            .without_links(no_links)
+            .keeping(keeps);
         let tree = Arc::new(tree.kept_in(kept));
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let failed = |what: &str, why: std::io::Error| {

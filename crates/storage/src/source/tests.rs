@@ -10,6 +10,7 @@ use haul_core::digest::{DigestKind, Subtree};
 use haul_core::entry::{Fingerprint, Name};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
+use haul_core::metadata::Values;
 use haul_core::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
 use haul_core::transfer::source::OnChange;
 use haul_core::wire;
@@ -76,7 +77,8 @@ impl Bench {
         changed: OnChange,
         start: impl FnOnce(Arc<SourceTree>, Post<SourceCompletion>, Arc<Meter>) -> io::Result<ReadEngine>,
     ) -> Bench {
-        let tree = Arc::new(SourceTree::with_clock(clock).on_change(changed));
+        let keeps = crate::attributes::Keeps { xattrs: true, acls: true };
+        let tree = Arc::new(SourceTree::with_clock(clock).on_change(changed).keeping(keeps));
         let base = tree.add_base(Arc::new(fs::File::open(temp.path()).expect("open").into()), b"");
         let (sender, done) = unbounded();
         let post: Post<SourceCompletion> = Arc::new(move |completion| {
@@ -103,7 +105,9 @@ impl Bench {
         let dir = self.tree.dir_fd(self.base).expect("base");
         let name = Name::new(name.as_bytes()).expect("legal");
         let seen = stat::look_at(dir.as_fd(), &name).expect("there");
-        self.tree.add_entry(id, self.base, name, Some(&seen));
+        let subject = crate::attributes::Subject::Name(dir.as_fd(), &name);
+        let (values, _) = crate::attributes::read(subject, seen.kind, self.tree.keeps());
+        self.tree.add_entry(id, self.base, name, Some(&seen), &values);
         id
     }
 
@@ -467,6 +471,40 @@ fn refresh_begins_a_new_generation() {
     }
 }
 
+/// Goal: what is sent of a file has the attributes that were announced with it: where it got others, it is
+/// taken for another version, whose attributes are told with it.
+/// Method: an attribute that is changed between the walk and the reading, of a small file and of a large one;
+/// then the next version.
+#[test]
+fn attributes_are_of_what_is_read() {
+    let mut bench = Bench::new();
+    let set = |path: &Path, value: &[u8]| {
+        rustix::fs::setxattr(path, "user.a", value, rustix::fs::XattrFlags::empty()).expect("set");
+    };
+    for (name, len) in [("small", 100), ("large", 300_000)] {
+        aged(&mut bench, name, &vec![5; len]);
+        set(&bench.path(name), b"before");
+        let id = bench.register(name);
+        set(&bench.path(name), b"after");
+        let file = BundleFile { id, generation: G0, size: len as u32 };
+        let bundle = SourceOp::ReadBundle { files: vec![file] };
+        if len == 100 {
+            let SourceDone::ReadBundle { items, .. } = bench.run(bundle, Some(len)).done else { panic!() };
+            assert_eq!(items[0].1.as_ref().map(|ok| ok.look), Ok(Look::Changed));
+        } else {
+            let completion = bench.read(id, 0, 65536, len as u64);
+            let failure = read_result(&completion).as_ref().expect_err("other attributes");
+            assert_eq!(failure.kind, wire::FailureKind::Changed, "{failure:?}");
+        }
+        let first = bench.run(SourceOp::Refresh { id, generation: G1 }, None).done;
+        let SourceDone::Metadata { values, .. } = first else { panic!("{first:?}") };
+        assert_eq!(values.values().collect::<Vec<_>>(), [b"after"]);
+        let done = bench.done.recv_timeout(Duration::from_secs(60)).expect("answered").done;
+        assert!(matches!(done, SourceDone::Refresh { result: Ok(_), .. }), "{done:?}");
+        assert_eq!(bench.look(id, G1), Ok(Look::Same));
+    }
+}
+
 /// Goal: subtrees are believed only if their bytes are there, and no list from a peer can break the reader.
 /// Method: true lists, every one of them damaged, and ranges that are none.
 #[test]
@@ -624,7 +662,7 @@ fn sizes_that_say_nothing_are_measured() {
         let dir = bench.tree.dir_fd(base).expect("base");
         let seen = stat::look_at(dir.as_fd(), &name).expect("there");
         assert_eq!(seen.stamp.size, 0);
-        bench.tree.add_entry(FileId(id), base, name, Some(&seen));
+        bench.tree.add_entry(FileId(id), base, name, Some(&seen), &Values::new());
         FileId(id)
     };
     let bundle = |bench: &mut Bench, id, generation, size: usize| {
@@ -670,7 +708,7 @@ fn read_error_says_where() {
     let name = Name::new(b"mem").expect("legal");
     let dir = bench.tree.dir_fd(base).expect("base");
     let seen = stat::look_at(dir.as_fd(), &name).expect("there");
-    bench.tree.add_entry(FileId(1), base, name, Some(&seen));
+    bench.tree.add_entry(FileId(1), base, name, Some(&seen), &Values::new());
     let failure_of = |completion: SourceCompletion| read_result(&completion).clone().expect_err("unmapped");
     let failure = failure_of(bench.read(FileId(1), 4096, 10, 10_000));
     assert_eq!(&*failure.text, "read at byte 4096 of mem: Input/output error");

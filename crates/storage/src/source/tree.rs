@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use haul_core::entry::{FileRange, Fingerprint, Name};
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
+use haul_core::metadata::Values;
 use haul_core::schedule::TARGETS_MAX;
 use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::wire::{Failure, FailureKind};
@@ -28,6 +29,7 @@ use super::open::OpenFile;
 use super::stat::{Seen, Stamp};
 use super::view::{FileView, Place};
 use super::{WallClock, version, wall_clock};
+use crate::attributes::{self, Keeps};
 use crate::descriptors::{Budget, budget};
 use crate::io::IoTarget;
 use crate::layout::{Provider, device_of, provider_at};
@@ -45,6 +47,8 @@ pub struct SourceTree {
     /// What becomes of files that change.
     changed: OnChange,
     leaves_links: bool,
+    /// What of extended attributes and lists is announced.
+    keeps: Keeps,
     /// The only file shows this of itself, and no more.
     part: Option<FileRange>,
     /// The destination keeps mtimes in such steps; zero: as finely as they are.
@@ -98,6 +102,8 @@ struct EntryNode {
     /// It gave bytes beyond its size.
     longer: bool,
     measured: Option<u64>,
+    /// Tells the attributes that were announced from others.
+    attributes: u64,
 }
 
 impl SourceTree {
@@ -127,6 +133,15 @@ impl SourceTree {
     /// The same, of a source whose symbolic links are left out, where that is wanted.
     pub(crate) fn without_links(self, leaves_links: bool) -> SourceTree {
         SourceTree { leaves_links, ..self }
+    }
+
+    /// The same, of a source of which extended attributes or lists are kept.
+    pub(crate) fn keeping(self, keeps: Keeps) -> SourceTree {
+        SourceTree { keeps, ..self }
+    }
+
+    pub(crate) fn keeps(&self) -> Keeps {
+        self.keeps
     }
 
     pub(crate) fn leaves_links(&self) -> bool {
@@ -169,6 +184,7 @@ impl SourceTree {
             salt: version::salt(),
             changed: OnChange::default(),
             leaves_links: false,
+            keeps: Keeps::default(),
             part: None,
             kept: Duration::ZERO,
         }
@@ -281,13 +297,22 @@ impl SourceTree {
         drop(evicted);
     }
 
-    /// Registers what a look just showed: a file (its stamp is that of generation 0), or a symlink (`None`).
-    pub(crate) fn add_entry(&self, id: FileId, place: Place, name: Name, seen: Option<&Seen>) {
+    /// Registers what a look just showed: a file (its stamp is that of generation 0), or a symlink (`None`);
+    /// with its attributes.
+    pub(crate) fn add_entry(
+        &self,
+        id: FileId,
+        place: Place,
+        name: Name,
+        seen: Option<&Seen>,
+        values: &Values,
+    ) {
         let settle = seen.map_or(Duration::ZERO, |seen| self.settle(place, seen));
         let not_before = (!settle.is_zero()).then(|| Instant::now() + settle);
         let stamp = seen.map(|seen| seen.stamp);
         let generation = Generation(0);
-        let entry = EntryNode { place, name, generation, stamp, not_before, longer: false, measured: None };
+        let (longer, measured, attributes) = (false, None, attributes::print(values));
+        let entry = EntryNode { place, name, generation, stamp, not_before, longer, measured, attributes };
         let mut inner = self.lock();
         inner.hold(place);
         inner.entries.insert(id, entry);
@@ -329,6 +354,8 @@ impl SourceTree {
             measured: entry.measured,
             changed: self.changed,
             part: self.part,
+            keeps: self.keeps,
+            attributes: entry.attributes,
         })
     }
 
@@ -345,14 +372,22 @@ impl SourceTree {
     }
 
     /// The file's content is of this generation from now on; a descriptor of an older one is closed.
-    /// `measured`: what it gives, where that is more than its size.
-    pub(crate) fn refresh(&self, id: FileId, generation: Generation, stamp: Stamp, measured: Option<u64>) {
+    /// `measured`: what it gives, where that is more than its size; `attributes`: what tells those that it
+    /// has.
+    pub(crate) fn refresh(
+        &self,
+        id: FileId,
+        generation: Generation,
+        stamp: Stamp,
+        (measured, attributes): (Option<u64>, u64),
+    ) {
         let mut inner = self.lock();
         let fd = inner.files_open.remove(&id);
         if let Some(entry) = inner.entries.get_mut(&id) {
             entry.generation = generation;
             entry.stamp = Some(stamp);
             entry.measured = measured;
+            entry.attributes = attributes;
         }
         drop(inner);
         drop(fd);
@@ -604,7 +639,7 @@ mod tests {
             tree.add_dir(DirId(1), root, name("a"));
             tree.add_dir(DirId(2), Place::Dir(DirId(1)), name("b"));
             tree.add_dir(DirId(3), Place::Dir(DirId(2)), name("c"));
-            tree.add_entry(FileId(4), Place::Dir(DirId(3)), name("f"), None);
+            tree.add_entry(FileId(4), Place::Dir(DirId(3)), name("f"), None, &Values::new());
             assert_eq!(tree.path_of(FileId(4)), b"a/b/c/f");
             assert_eq!(tree.path_of(FileId(2)), b"a/b");
             if dirs_first {

@@ -2,11 +2,15 @@
 //!
 //! Left out: how the directory is reached that it lies in, which [`tree`](super::tree) knows.
 
+use std::os::fd::BorrowedFd;
+
 use haul_core::entry::{FileRange, Name};
 use haul_core::ids::{DirId, Generation};
 use haul_core::transfer::source::OnChange;
+use rustix::fs::FileType;
 
 use super::stat::Stamp;
+use crate::attributes::{self, Keeps, Subject};
 
 /// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
 /// contents are the source), or in one that the walk announced.
@@ -30,6 +34,9 @@ pub(crate) struct FileView {
     pub(super) measured: Option<u64>,
     pub(super) changed: OnChange,
     pub(super) part: Option<FileRange>,
+    pub(super) keeps: Keeps,
+    /// Tells its attributes, as they were announced, from others.
+    pub(super) attributes: u64,
 }
 
 impl FileView {
@@ -54,6 +61,14 @@ impl FileView {
     pub(crate) fn may_have_grown(&self, now: &Stamp) -> bool {
         let is_same_file = now.ino == self.stamp.ino || haul_mutant::removed("prefix-is-of-one-file");
         self.changed == OnChange::Prefix && !self.is_measured() && is_same_file && now.size >= self.stamp.size
+    }
+    /// Whether an open file has the attributes that were announced with what is read of it.
+    pub(super) fn has_its_attributes(&self, fd: BorrowedFd<'_>) -> bool {
+        if !self.keeps.any() || haul_mutant::removed("attributes-are-of-what-is-read") {
+            return true;
+        }
+        let (values, _) = attributes::read(Subject::Open(fd), FileType::RegularFile, self.keeps);
+        attributes::print(&values) == self.attributes
     }
     /// Where it changed, it is looked at once more later.
     pub(crate) fn is_tried_again(&self) -> bool {

@@ -85,7 +85,7 @@ pub(super) fn start(
 ) -> io::Result<Walk> {
     let (sender, items) = bounded(BATCHES_MAX);
     let cancelled = Arc::new(AtomicBool::new(false));
-    let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
+    let out = Out { sender, batch: Vec::new(), bytes: 0, cancelled: cancelled.clone() };
     let totals = Totals::default();
     let mut walker =
         Walker { volume, names, picks, no_links, object_size, next_id: 1, totals, out, gone: false };

@@ -55,7 +55,7 @@ fn short_hash(name: &Name) -> [u8; 16] {
 pub(super) fn no_file(
     dir: BorrowedFd<'_>,
     name: &Name,
-    Probed { seen, link }: &Probed,
+    Probed { seen, link, .. }: &Probed,
 ) -> Option<&'static str> {
     if haul_mutant::removed("named-special-files-fail") {
         return None;

@@ -7,13 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
+use haul_core::metadata::cost_of;
 
 use super::{BATCH_ITEMS_MAX, WalkItem};
+
+/// Bytes of attributes that are sent together, but for those of one entry.
+const BATCH_BYTES_MAX: usize = 1024 * 1024;
 
 /// The way to the consumer.
 pub(crate) struct Out {
     pub(crate) sender: Sender<Vec<WalkItem>>,
     pub(crate) batch: Vec<WalkItem>,
+    /// Of attributes in it.
+    pub(crate) bytes: usize,
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
@@ -26,8 +32,11 @@ impl Out {
 
     /// Puts it to the others. False: they are to be sent.
     pub(crate) fn add(&mut self, item: WalkItem) -> bool {
+        if let WalkItem::Metadata(values) = &item {
+            self.bytes += cost_of(values);
+        }
         self.batch.push(item);
-        self.batch.len() < BATCH_ITEMS_MAX
+        self.batch.len() < BATCH_ITEMS_MAX && self.bytes < BATCH_BYTES_MAX
     }
 
     /// Sends what there is, waiting for room.
@@ -38,6 +47,7 @@ impl Out {
     /// The same, but waits for a moment only. False: there was no room.
     pub(crate) fn send(&mut self) -> bool {
         let batch = std::mem::take(&mut self.batch);
+        self.bytes = 0;
         if batch.is_empty() || self.cancelled() {
             return true;
         }

@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_core::entry::Name;
+use haul_core::metadata::{Values, cost_of};
 use rustix::fs::{FileType, readlinkat};
 use rustix::io::Errno;
 
+use crate::attributes::{self, Failed, Keeps, Subject};
 use crate::source::acl;
 use crate::source::stat::{Seen, look_at};
 
+/// Of the attributes of one entry so much is kept until its turn comes.
+const VALUES_COST_MAX: usize = 4096;
 /// Most helper threads.
 const THREADS_MAX: usize = 64;
 /// Names that one thread takes at a time.
@@ -28,6 +32,11 @@ const SLOW: Duration = Duration::from_micros(60);
 pub(super) struct Probed {
     pub(super) seen: Seen,
     pub(super) link: Option<Box<[u8]>>,
+    /// What is kept of the extended attributes and lists of a file or link, and what of it could not be read.
+    pub(super) values: Values,
+    pub(super) unread: Vec<Failed>,
+    /// It has more than is kept until its turn comes: they are read once more then.
+    pub(super) has_more: bool,
 }
 
 pub(super) type Found = (Name, Result<Probed, Errno>);
@@ -42,33 +51,44 @@ struct Batch {
 /// The helpers, started when first needed.
 pub(super) struct Probe {
     threads: usize,
+    keeps: Keeps,
     slow: Duration,
     shares: Option<Sender<Batch>>,
 }
 
 /// Looks at one name.
-pub(super) fn probe(dir: BorrowedFd<'_>, name: &Name) -> Result<Probed, Errno> {
+pub(super) fn probe(dir: BorrowedFd<'_>, name: &Name, keeps: Keeps) -> Result<Probed, Errno> {
     let seen = acl::told(dir, name, look_at(dir, name)?);
     let link = match seen.kind {
         FileType::Symlink => Some(readlinkat(dir, name.as_bytes(), Vec::new())?.into_bytes().into()),
         _ => None,
     };
-    Ok(Probed { seen, link })
+    // Those of a directory are read when it is entered.
+    let has_any = matches!(seen.kind, FileType::RegularFile | FileType::Symlink);
+    let (mut values, unread) = match has_any && keeps.any() {
+        true => attributes::read(Subject::Name(dir, name), seen.kind, keeps),
+        false => Default::default(),
+    };
+    let has_more = cost_of(&values) > VALUES_COST_MAX;
+    if has_more {
+        values.clear();
+    }
+    Ok(Probed { seen, link, values, unread, has_more })
 }
 
-fn probe_share(dir: &OwnedFd, names: Vec<Name>) -> Vec<Found> {
+fn probe_share(dir: &OwnedFd, names: Vec<Name>, keeps: Keeps) -> Vec<Found> {
     names
         .into_iter()
         .map(|name| {
-            let probed = probe(dir.as_fd(), &name);
+            let probed = probe(dir.as_fd(), &name, keeps);
             (name, probed)
         })
         .collect()
 }
 
 impl Probe {
-    pub(super) fn new(threads: usize) -> Probe {
-        Probe { threads: threads.min(THREADS_MAX), slow: SLOW, shares: None }
+    pub(super) fn new(threads: usize, keeps: Keeps) -> Probe {
+        Probe { threads: threads.min(THREADS_MAX), keeps, slow: SLOW, shares: None }
     }
 
     /// Looks at all of `names`; the answers are in their order.
@@ -76,12 +96,12 @@ impl Probe {
         let rest = names.split_off(names.len().min(SAMPLE));
         let start = Instant::now();
         let sampled = names.len() as u32;
-        let mut found = probe_share(dir, names);
+        let mut found = probe_share(dir, names, self.keeps);
         if rest.is_empty() {
             return found;
         }
         if self.threads < 2 || start.elapsed() / sampled.max(1) < self.slow || !self.have_threads() {
-            found.extend(probe_share(dir, rest));
+            found.extend(probe_share(dir, rest, self.keeps));
             return found;
         }
         found.extend(self.share_out(dir, rest));
@@ -99,7 +119,7 @@ impl Probe {
             let sender = self.shares.as_ref().expect("share_out follows have_threads");
             if let Err(lost) = sender.send(share) {
                 let share = lost.into_inner();
-                let _ = share.reply.send((index, probe_share(&share.dir, share.names)));
+                let _ = share.reply.send((index, probe_share(&share.dir, share.names, self.keeps)));
             }
         }
         drop(reply);
@@ -118,10 +138,12 @@ impl Probe {
         let started = (0..self.threads)
             .filter(|i| {
                 let receiver: Receiver<Batch> = receiver.clone();
+                let keeps = self.keeps;
                 let help = move || {
                     for share in receiver {
                         // Nobody waits for the answer any more if this fails.
-                        let _ = share.reply.send((share.index, probe_share(&share.dir, share.names)));
+                        let found = probe_share(&share.dir, share.names, keeps);
+                        let _ = share.reply.send((share.index, found));
                     }
                 };
                 thread::Builder::new().name(format!("haul-stat-{i}")).spawn(help).is_ok()
@@ -157,8 +179,8 @@ mod tests {
         let show = |found: Vec<Found>| -> Vec<_> {
             found.into_iter().map(|(name, p)| (name, p.map(|p| p.seen.stamp))).collect()
         };
-        let alone = show(Probe::new(0).probe_all(&dir, names.clone()));
-        let mut shared = Probe::new(4);
+        let alone = show(Probe::new(0, Keeps::default()).probe_all(&dir, names.clone()));
+        let mut shared = Probe::new(4, Keeps::default());
         shared.slow = Duration::ZERO;
         for _ in 0..3 {
             assert_eq!(show(shared.probe_all(&dir, names.clone())), alone);

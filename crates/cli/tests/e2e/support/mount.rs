@@ -46,6 +46,22 @@ impl Drop for Tmpfs {
     }
 }
 
+/// A file system in memory that has no extended attributes; unmounted on drop.
+pub struct Ramfs(Tmpfs);
+
+impl Ramfs {
+    /// Mounts one at an existing directory.
+    pub fn mount(at: &Path) -> Ramfs {
+        let tmpfs = Tmpfs { at: at.to_owned() };
+        tmpfs.call("mount", &["-t", "ramfs", "haul-test"]);
+        Ramfs(tmpfs)
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.0.at.join(name)
+    }
+}
+
 /// An overlay of an empty directory and one of another file system; unmounted on drop.
 pub struct Overlay {
     at: PathBuf,

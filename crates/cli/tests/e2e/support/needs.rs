@@ -12,11 +12,11 @@ use super::ftpd;
 /// Leaves the test, aloud, unless the machine has all of these.
 ///
 /// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `unshare` (namespaces of
-/// processes), `rsync`, `b3sum`, `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`,
-/// `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must be built), `script`, `setsid`,
-/// `setarch`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by `scripts/peers.sh`), `gridftp` (the server of
-/// Globus), `slurm` (its daemons, and munge); `curl`, `lftp`, `python3`, `globus-url-copy`, which are clients
-/// of ours.
+/// processes), `rsync`, `attr` (`getfattr` and `getfacl`), `b3sum`, `xfs` and `ext4` (a loop device with it
+/// that can be shut down), `overlay`, `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must
+/// be built), `script`, `setsid`, `setarch`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by
+/// `scripts/peers.sh`), `gridftp` (the server of Globus), `slurm` (its daemons, and munge); `curl`, `lftp`,
+/// `python3`, `globus-url-copy`, which are clients of ours.
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
@@ -77,6 +77,7 @@ fn probe(need: &str) -> bool {
         "setsid" => works("setsid", &["--wait", "true"]),
         "setarch" => works("setarch", &["--uname-2.6", "true"]),
         "rsync" => works("rsync", &["--version"]),
+        "attr" => root && exists("getfattr") && exists("getfacl") && exists("setfacl"),
         "curl" | "lftp" | "python3" => works(need, &["--version"]),
         "globus-url-copy" => exists(need),
         "b3sum" => works("b3sum", &["--version"]),

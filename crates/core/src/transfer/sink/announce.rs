@@ -48,7 +48,7 @@ impl Announced {
 
 /// What this session was not to have, if an entry is such a thing; each has a capability that no end names
 /// yet.
-fn was_not_agreed(entry: &wire::Announced, part: Option<&Part>) -> Option<&'static str> {
+fn was_not_agreed(entry: &wire::Announced, part: Option<&Part>, metadata: bool) -> Option<&'static str> {
     if haul_mutant::removed("kinds-are-agreed") {
         return None;
     }
@@ -63,7 +63,7 @@ fn was_not_agreed(entry: &wire::Announced, part: Option<&Part>) -> Option<&'stat
         },
         _ if part.is_some() => Some("an entry in a session that was to have a part of a file alone"),
         _ if entry.extras.range.is_some() => Some("a part of a file, which this session was not to have"),
-        _ if entry.extras.metadata => {
+        _ if entry.extras.metadata && !metadata => {
             Some("an entry with metadata in pieces, which this session was not to have")
         }
         EntryKind::Dir { .. } | EntryKind::File { .. } | EntryKind::Symlink { .. } => None,
@@ -79,7 +79,8 @@ impl Sink {
             {
                 return self.violation("more entries announced than the limit that was agreed");
             }
-            if let Some(text) = was_not_agreed(&entry, self.config.part.as_ref()) {
+            if let Some(text) = was_not_agreed(&entry, self.config.part.as_ref(), self.config.agreed.metadata)
+            {
                 return self.violation(text);
             }
             if !self.announced.has_shard(entry.id) && !haul_mutant::removed("shards-are-agreed") {
@@ -117,7 +118,12 @@ impl Sink {
                 return self.violation("an entry whose name is not among the sources");
             }
             self.announced.add(entry.id);
-            let wire::Announced { id, generation, parent, name, meta, kind, extras: _ } = entry;
+            let wire::Announced { id, generation, parent, name, meta, kind, extras } = entry;
+            // What was told of another generation means nothing any more.
+            self.forget_metadata(id);
+            if extras.metadata {
+                self.metadata.expect(id, generation);
+            }
             match kind {
                 EntryKind::Dir { version } => {
                     if again || self.dirs.depth(parent) >= DEPTH_MAX {
@@ -125,6 +131,9 @@ impl Sink {
                     }
                     self.dirs.add(id.as_dir(), parent, name.clone(), path, (meta, version));
                     self.actions.push_back(SinkAction::RegisterDir { id: id.as_dir(), parent, name });
+                    if extras.metadata {
+                        self.dirs.hold(id.as_dir());
+                    }
                     made.push(id.as_dir());
                 }
                 EntryKind::Fifo
@@ -139,7 +148,11 @@ impl Sink {
                     let file = SinkFile { id, parent, name: name.clone(), number, size: 0, map: None };
                     let policy = self.config.policy;
                     let (owner, no_replace, force) = (policy.owner, policy.no_clobber, policy.force);
-                    links.push(LinkItem { file, target, meta, owner, no_replace, force });
+                    let link = LinkItem { file, target, meta, owner, no_replace, force };
+                    match extras.metadata {
+                        true => self.metadata.hold_link(link),
+                        false => links.push(link),
+                    }
                     self.links.insert(id, Link { parent, name, generation, change: Change::NEW });
                 }
                 EntryKind::File { fingerprint, object_size, sparse, striped } => {
@@ -177,7 +190,8 @@ impl Sink {
                         marks: Marks::default()
                             .with(Mark::WaitsJournal, again)
                             .with(Mark::WaitsMap, sparse)
-                            .with(Mark::WaitsLayout, striped),
+                            .with(Mark::WaitsLayout, striped)
+                            .with(Mark::WaitsMetadata, extras.metadata),
                         digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
                         check_next: 0,
                         checks: 0,
@@ -207,6 +221,10 @@ impl Sink {
                         continue;
                     }
                     if sparse {
+                        self.files.insert(id, file);
+                        continue;
+                    }
+                    if self.config.wait && extras.metadata {
                         self.files.insert(id, file);
                         continue;
                     }

@@ -41,7 +41,7 @@ impl Sink {
             // A seal was sent for it before, so the source may not take it back.
             return self.violation("a sealed file was withdrawn");
         }
-        let looks = file.phase == SinkPhase::Looking && self.config.wait && !file.is(Mark::WaitsMap);
+        let looks = file.phase == SinkPhase::Looking && self.config.wait && !file.waits_to_be_looked_up();
         if looks || file.phase == SinkPhase::Amending {
             // The answer of the lookup would be taken for the next generation's.
             return self.violation("a file was withdrawn before its state was told");
@@ -99,6 +99,7 @@ impl Sink {
         self.files_open -= 1;
         if let Some(dir) = drain.release {
             self.dirs.release(dir);
+            self.forget_metadata(id);
         }
         if self.files.get(&id).is_some_and(|f| f.phase == SinkPhase::Again) {
             match self.turns {

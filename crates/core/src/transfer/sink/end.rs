@@ -78,8 +78,12 @@ impl Sink {
         self.dirs.handle_end(file.kept.parent, &end);
         match self.drains.get_mut(&id) {
             Some(drain) => drain.release = Some(file.kept.parent),
-            None => self.dirs.release(file.kept.parent),
+            None => {
+                self.dirs.release(file.kept.parent);
+                self.forget_metadata(id);
+            }
         }
+        self.take_unkept(id);
         let bytes = file.size();
         // Of what is unchanged, mode and owner may have been set.
         let changes = matches!(end, Ended::Copied | Ended::Unchanged);
@@ -165,6 +169,7 @@ impl Sink {
 
     pub(super) fn end_link(&mut self, id: FileId, result: Result<(), Failure>) {
         let change = self.links.get(&id).map_or(Change::NONE, |link| link.change);
+        let result = result.and(self.take_unkept(id).map_or(Ok(()), Err));
         let (outcome, mut end) = ends(result.map(|()| change));
         if end == Ended::Copied {
             end = link_end(change);
@@ -180,6 +185,7 @@ impl Sink {
 
     fn close_link(&mut self, id: FileId, outcome: Outcome, end: Ended) {
         let Some(link) = self.links.remove(&id) else { return };
+        self.forget_metadata(id);
         self.dirs.handle_end(link.parent, &end);
         self.dirs.release(link.parent);
         self.done.push(DoneItem { id, generation: link.generation, outcome });
@@ -199,7 +205,10 @@ impl Sink {
     }
 
     pub(super) fn finish_dir(&mut self, dir: DirId, result: Result<Change, Failure>) {
+        let unkept = self.take_unkept(dir.as_file());
+        let result = result.and_then(|change| unkept.map_or(Ok(change), Err));
         let Some(gone) = self.dirs.remove(dir, result.is_ok()) else { return };
+        self.forget_metadata(dir.as_file());
         if let Some(mark) = gone.mark {
             self.epochs.add_finished(gone.path, mark, self.now);
         }

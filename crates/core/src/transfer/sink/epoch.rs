@@ -591,9 +591,14 @@ impl Sink {
             // The engine closed it when it renamed it.
             file.unmark(Mark::HasTemp);
             self.files_open -= 1;
-            let outcome = Outcome::Done { root: Some(root), change: file.change };
+            let change = file.change;
+            let (outcome, end) = match self.take_unkept(id) {
+                None => (Outcome::Done { root: Some(root), change }, Ended::Copied),
+                // It is whole, and not all that it was to be.
+                Some(failure) => (Outcome::Failed(failure.clone()), Ended::Failed(failure)),
+            };
             self.done.push(DoneItem { id, generation, outcome });
-            self.end_file(id, Ended::Copied, Some(root));
+            self.end_file(id, end, Some(root));
         }
     }
 

@@ -65,6 +65,8 @@ pub(super) enum Mark {
     Broken,
     /// What stands at its name an earlier run began to write in place, and did not end.
     Begun,
+    /// It is looked up, or gets its name, when its metadata are whole.
+    WaitsMetadata,
 }
 
 /// A set of them.
@@ -188,6 +190,10 @@ impl File {
         }
         true
     }
+    /// Something has to come before it is looked up.
+    pub(super) fn waits_to_be_looked_up(&self) -> bool {
+        self.is(Mark::WaitsMap) || self.is(Mark::WaitsMetadata)
+    }
     /// It is of this generation, and the source did not withdraw it.
     pub(super) fn is_of(&self, generation: Generation) -> bool {
         self.kept.generation == generation && self.phase != SinkPhase::Withdrawn
@@ -196,6 +202,7 @@ impl File {
     pub(super) fn is_whole(&self) -> bool {
         self.phase == SinkPhase::Open
             && !self.is(Mark::Broken)
+            && (!self.is(Mark::WaitsMetadata) || haul_mutant::removed("metadata-before-the-name"))
             && self.digest.is_complete()
             && self.writes == 0
             && self.checks == 0

@@ -18,8 +18,10 @@ use crate::wire::{Failure, FailureKind, FileState};
 
 impl Sink {
     pub(super) fn look_up_or_open(&mut self, id: FileId) {
-        let Some(file) = self.files.get_mut(&id).filter(|f| !f.is(Mark::WaitsMap)) else { return };
-        if self.config.wait {
+        let wait = self.config.wait;
+        let waits = |f: &File| if wait { f.waits_to_be_looked_up() } else { f.is(Mark::WaitsMap) };
+        let Some(file) = self.files.get_mut(&id).filter(|f| !waits(f)) else { return };
+        if wait {
             let item = file.lookup(id);
             self.submit(SinkOp::Lookup { items: vec![item] });
         } else {
@@ -162,6 +164,10 @@ impl Sink {
     pub(super) fn handle_amended(&mut self, id: FileId, result: Result<Change, Failure>) {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == SinkPhase::Amending) else { return };
         let generation = file.kept.generation;
+        if let (Ok(_), Some(failure)) = (&result, self.take_unkept(id)) {
+            return self.leave_file(id, failure);
+        }
+        let Some(file) = self.files.get_mut(&id) else { return };
         match result {
             Ok(change) => {
                 file.change = change;

@@ -224,6 +224,7 @@ impl Source {
             Outcome::Failed(failure) => (Ended::Failed(failure), Change::NONE),
             Outcome::Persisted => return,
         };
+        self.metadata.forget(id);
         self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0, change });
         self.actions.push_back(SourceAction::Submit(forget));
     }
@@ -236,6 +237,7 @@ impl Source {
         self.drop_map(id);
         self.drop_objects(id);
         self.drop_held(id);
+        self.metadata.forget(id);
         let Some(file) = self.files.remove(&id) else { return };
         match file.phase {
             SourcePhase::Sealed | SourcePhase::Retry => {}

@@ -120,6 +120,11 @@ impl Source {
                     Err(failure) => self.fail_file(id, failure),
                 }
             }
+            SourceDone::Metadata { id, generation, values } => {
+                if self.is_in(id, generation, SourcePhase::Refreshing) {
+                    self.metadata.set_anew(id, values);
+                }
+            }
             SourceDone::Refresh { id, generation, result } => {
                 if !self.is_in(id, generation, SourcePhase::Refreshing) {
                     return;

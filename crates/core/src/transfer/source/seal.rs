@@ -231,7 +231,14 @@ impl Source {
         if let Err(failure) = self.may_begin_anew(file, &fingerprint) {
             return self.fail_file(id, failure);
         }
+        let values = self.metadata.take_anew(id).filter(|_| self.config.agreed.metadata);
+        if values.as_ref().is_some_and(|values| !self.metadata.fit_again(id, values)) {
+            let text = "it has more extended attributes now than there is room for, beside those of other open entries";
+            let failure = Failure { kind: FailureKind::Local, errno: 0, text: text.into() };
+            return self.fail_file(id, failure);
+        }
         let Some(file) = self.files.get_mut(&id) else { return };
+        file.extras.metadata = values.is_some();
         let others = self.counts.bytes.saturating_sub(file.size());
         self.counts.bytes = others.saturating_add(fingerprint.size);
         self.counts.durable = self.counts.durable.saturating_sub(std::mem::take(&mut file.durable));
@@ -268,7 +275,12 @@ impl Source {
             },
             extras: file.extras,
         };
+        let generation = entry.generation;
         self.push_announcement(entry);
+        match values {
+            Some(values) => self.metadata.push(id, generation, values, false),
+            None => self.metadata.forget(id),
+        }
         self.announced(id, sparse);
     }
 }

@@ -20,7 +20,7 @@ use crate::driver::spill::Spill;
 use crate::driver::{EPOCH, held};
 use crate::options::{Resume, Verify};
 use haul_base::buffer::Pool;
-use haul_storage::store::{Reading, SourceParts};
+use haul_storage::store::{Keeps, Reading, SourceParts};
 use haul_transport::Link;
 
 /// The parts of an end that has agreed with the other; `data`: the streams of the start that are up.
@@ -46,6 +46,7 @@ pub(super) fn start(
         kept: setup.kept,
         changed,
         no_links: options.no_links,
+        keeps: Keeps { xattrs: options.xattrs, acls: options.acls },
         budget: request.claim.budget(),
         meter: session.meter.clone(),
         post: session.mailbox.post(Own::Done),

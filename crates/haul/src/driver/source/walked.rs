@@ -8,13 +8,14 @@ use std::collections::{HashMap, VecDeque};
 use crossbeam_channel::Receiver;
 use haul_core::entry::{EntryKind, Name};
 use haul_core::ids::{FileId, TargetId, Time};
+use haul_core::metadata::Values;
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::source::{Lies, Source};
 use haul_core::wire::NotKept;
 
 use super::Session;
 use super::parts::Storage;
-use crate::driver::{Kind, LeftOut};
+use crate::driver::{Kind, LeftOut, local};
 use crate::events::Event;
 use crate::summary::{LEFT_OUT, SKIPPED};
 use haul_storage::walk::{NotKeptWhat, Walk, WalkItem};
@@ -27,6 +28,8 @@ pub(super) struct Walked {
     ahead: VecDeque<WalkItem>,
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
     pub(super) rename: Option<Name>,
+    /// What the next entry has of extended attributes and lists.
+    values: Option<Values>,
     /// Of the entries that are no files.
     pub(super) kinds: HashMap<FileId, Kind>,
     pub(super) not_kept: [u64; NotKept::COUNT],
@@ -44,6 +47,7 @@ impl Walked {
             over: false,
             ahead: VecDeque::new(),
             rename,
+            values: None,
             kinds: HashMap::new(),
             not_kept: [0; NotKept::COUNT],
             left_out: LeftOut::default(),
@@ -83,7 +87,9 @@ impl Walked {
 
     /// Hands walked items to the machine, as long as it has room for another entry.
     pub(super) fn hand_over(&mut self, machine: &mut Source, storage: &Storage, session: &mut Session<'_>) {
-        while machine.wants_entries() || matches!(self.ahead.front(), Some(WalkItem::DirEnd(_))) {
+        let needs_no_room =
+            |item: Option<&WalkItem>| matches!(item, Some(WalkItem::DirEnd(_) | WalkItem::Metadata(_)));
+        while machine.wants_entries() || needs_no_room(self.ahead.front()) {
             let Some(item) = self.ahead.pop_front() else { break };
             match item {
                 WalkItem::Entry(mut entry) => {
@@ -111,8 +117,17 @@ impl Walked {
                         | EntryKind::Device { .. }
                         | EntryKind::HardLink { .. } => {}
                     }
-                    machine.handle_entry(entry, lies, not_before);
+                    let (id, values) = (entry.id, self.values.take());
+                    if !machine.handle_entry_with(entry, values, lies, not_before) {
+                        let path = storage.names.path_of(id);
+                        let text = "more extended attributes and lists than directories may have that are open together: \
+                                    they are left out";
+                        let failure = local(text);
+                        session.user.tally.fail(session.user.watch, path.clone(), &failure);
+                        machine.handle_trouble(&path, failure);
+                    }
                 }
+                WalkItem::Metadata(values) => self.values = Some(values),
                 WalkItem::DirEnd(dir) => machine.handle_dir_end(dir),
                 WalkItem::Failed { path, failure, .. } => {
                     session.user.tally.fail(session.user.watch, path.clone(), &failure);

@@ -31,8 +31,13 @@ struct Run {
     verify: Verify,
 }
 
-const PLAIN: Protection =
-    Protection { digest: DigestKind::Blake3, auth_only: false, parts: false, in_place: false };
+const PLAIN: Protection = Protection {
+    digest: DigestKind::Blake3,
+    auth_only: false,
+    parts: false,
+    in_place: false,
+    metadata: false,
+};
 
 const RUN: Run = Run {
     streams: 2,

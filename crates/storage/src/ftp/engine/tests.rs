@@ -74,6 +74,7 @@ fn begun(server: &TestServer, dir: &Path) -> (SourceParts, Receiver<SourceComple
         kept: Duration::ZERO,
         changed: OnChange::Fail,
         no_links: false,
+        keeps: Default::default(),
         budget: budget(),
         meter: Arc::new(Meter::default()),
         post: Arc::new(move |completion: SourceCompletion| drop(post.send(completion))),

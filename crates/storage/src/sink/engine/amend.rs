@@ -14,10 +14,11 @@ use rustix::fs::{AtFlags, FileType, Mode, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::Sink;
+use crate::attributes::{Differs, Subject};
 use crate::sink::calls::times;
 use crate::sink::fault;
 use crate::sink::meta::{Wanted, count, ids, is_wider, permitted, set_meta, set_owner};
-use crate::sink::stat::{existing_of, seen_of};
+use crate::sink::stat::{existing_of, note_differs, seen_of};
 
 impl Sink {
     pub(super) fn set_meta(
@@ -70,7 +71,8 @@ impl Sink {
         if !link || Some(seen_of(&before)) != found || before.st_nlink > 1 {
             return Ok(None);
         }
-        let Some(ids) = ids(&item.meta) else { return Ok(Some(Change::NONE)) };
+        let marked = self.set_link_attributes(item.file.id, inode.as_fd(), &path);
+        let Some(ids) = ids(&item.meta).filter(|_| item.owner) else { return Ok(Some(marked)) };
         let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
         let chown = |uid, gid| retry_on_intr(|| rustix::fs::chownat(&inode, c"", uid, gid, flags));
         let (user, group) = set_owner(ids, chown).map_err(|errno| fail("set the owner of", errno))?;
@@ -78,7 +80,7 @@ impl Sink {
             count(&self.not_kept.owner);
         }
         let after = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
-        let changed = Change::NONE
+        let changed = marked
             .with(Change::OWNER, before.st_uid != after.st_uid)
             .with(Change::GROUP, before.st_gid != after.st_gid);
         Ok(Some(changed))
@@ -101,7 +103,8 @@ impl Sink {
             );
             fault::failure(FailureKind::Metadata, Errno::EXIST.raw_os_error(), text)
         };
-        if !self.may_amend(item, &before) {
+        let differs = self.differs(file.id, Subject::Held(inode.as_fd()), FileType::RegularFile);
+        if !self.may_amend(item, &before, &differs) {
             return Err(replaced());
         }
         self.fence()?;
@@ -138,13 +141,14 @@ impl Sink {
                     return Err(fault::failure(FailureKind::Metadata, Errno::PERM.raw_os_error(), text));
                 }
                 count(&self.not_kept.mode);
+                self.tell_unamended(file.id, inode.as_fd(), &path);
                 return Ok(Change::NONE);
             }
             Err(errno) => return Err(fail("open", errno)),
         };
         let wanted = Wanted { meta: &item.meta, owner: item.owner, keep: 0, mtime: false, made_with: None };
-        let after = self.set_meta(&fd, &wanted, &path)?;
-        let changed = Change::NONE
+        let (after, changed) = self.set_all(file.id, &fd, &wanted, &path)?;
+        let changed = changed
             .with(Change::MODE, before.st_mode != after.st_mode)
             .with(Change::OWNER, before.st_uid != after.st_uid)
             .with(Change::GROUP, before.st_gid != after.st_gid);
@@ -163,7 +167,7 @@ impl Sink {
     /// Whether `now`, which is held, is what was looked at, and nobody changed it since. What it may be given
     /// is judged once more: within one tick of the file system's clock it can have become another's with the
     /// same ctime.
-    fn may_amend(&self, item: &AmendItem, now: &Stat) -> bool {
+    fn may_amend(&self, item: &AmendItem, now: &Stat, differs: &Differs) -> bool {
         if haul_mutant::removed("amended-is-what-was-seen") {
             return true;
         }
@@ -172,7 +176,10 @@ impl Sink {
             true => seen.inode == found.inode,
             false => seen == *found,
         };
-        let existing = existing_of(now, self.files.me(), |_| 1);
+        let mut existing = existing_of(now, self.files.me(), |_| 1);
+        if let Existing::File { rights, .. } = &mut existing {
+            note_differs(rights, differs);
+        }
         let Existing::File { rights, .. } = existing else { return false };
         let change = Change::of_file(&existing, item.file.size, &item.meta, item.owner);
         let may = change.may_be_set(rights, &item.meta, item.owner);

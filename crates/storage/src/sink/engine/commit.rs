@@ -20,6 +20,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::fan_out::{Place, pair, whole};
 use super::{Sink, Task, guard};
+use crate::attributes::{Keeps, Subject};
 use crate::blocking_pool::Turn;
 use crate::io::IoFile;
 use crate::sink::cache::drop_pages;
@@ -29,7 +30,7 @@ use crate::sink::files::{Files, OpenFile, data_len, descriptor};
 use crate::sink::fold::{is_exact, is_listed};
 use crate::sink::looker::link_change;
 use crate::sink::meta::Wanted;
-use crate::sink::stat::{inode_of, seen_of, stood_of};
+use crate::sink::stat::{inode_of, note_differs, seen_of, stood_of};
 use crate::sink::syncs::Extent;
 use crate::sink::{fault, lock};
 use crate::store::{DIRECTORY, SPECIAL};
@@ -126,7 +127,7 @@ impl Sink {
         let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true, made_with };
         // One of a bundle was written to its size, so that the look behind its metadata is most often enough.
         if !counted && file.size <= SMALL_LEN_MAX && publish.verify.is_none() {
-            let stands = self.set_meta(fd, &wanted, &path)?;
+            let (stands, _) = self.set_all(file.id, fd, &wanted, &path)?;
             if stands.st_size as u64 == file.size {
                 open.is(inode_of(&stands));
                 return Ok(Whole { open, temp, made: inode_of(&stands) });
@@ -148,7 +149,8 @@ impl Sink {
             self.sync_data(&open, &temp)?;
             self.read_back(file, fd, expected)?;
         }
-        let made = inode_of(&self.set_meta(fd, &wanted, &path)?);
+        let (made, _) = self.set_all(file.id, fd, &wanted, &path)?;
+        let made = inode_of(&made);
         Ok(Whole { open, temp, made })
     }
 
@@ -281,7 +283,10 @@ impl Sink {
         let change = match found {
             Some(_) => {
                 let owner = item.owner && !item.no_replace;
-                link_change(&self.tree, &dir, (&file.name, &item.target), (&item.meta, owner))
+                let keeps = if item.no_replace { Keeps::default() } else { self.keeps };
+                let values = self.values_of(file.id);
+                let kept = (keeps, values.as_deref());
+                link_change(&self.tree, &dir, (&file.name, &item.target), (&item.meta, owner), kept)
             }
             None => Change::NEW,
         };
@@ -408,6 +413,10 @@ impl Sink {
         let result = self
             .set_link_meta(held.as_fd(), &item.meta, item.owner)
             .map_err(|(what, errno)| fail(what, errno))
+            .map(|()| {
+                let path = || self.tree.path_of(item.file.parent, &item.file.name);
+                self.set_link_attributes(item.file.id, held.as_fd(), &path);
+            })
             .and_then(|()| self.give_name(&item.file, (held.as_fd(), inode), true, found, item.no_replace));
         let (jail, temp) = (self.tree.jail(), self.files.temp_name(&item.file));
         // The name is of this run alone, but what stands there may be another's.
@@ -503,16 +512,23 @@ impl Sink {
         });
         let keep = stat.st_mode & SETGID;
         let wanted = Wanted { meta, owner: self.dir_owner, keep, mtime: true, made_with: None };
+        let differs = self.differs(id.as_file(), Subject::Open(fd.as_fd()), FileType::Directory);
         if self.leftovers.is_some() {
             // That may have taken long, and a new owner may have given it what its source has now: ours may
             // be wider.
             self.fence()?;
         }
-        self.set_meta(&fd, &wanted, &|| self.tree.path_of_dir(id))?;
+        let (_, changed) = self.set_all(id.as_file(), &fd, &wanted, &|| self.tree.path_of_dir(id))?;
         if durable {
             calls::sync_dir(&fd).map_err(|errno| fail(FailureKind::Sync, "sync", errno))?;
         }
-        Ok(stood.map_or(Change::NEW, |stood| Change::of_dir(&stood, meta, self.dir_owner)))
+        let change = stood.map(|mut stood| {
+            note_differs(&mut stood.rights, &differs);
+            let change = Change::of_dir(&stood, meta, self.dir_owner);
+            // What could not be set did not change.
+            change.without(Change::XATTRS.with(Change::ACL, true)).with(changed, true)
+        });
+        Ok(change.unwrap_or(Change::NEW))
     }
 }
 
@@ -584,7 +600,7 @@ impl Sink {
         if !place.is_part() {
             let wanted =
                 Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true, made_with: None };
-            self.set_meta(fd, &wanted, &path)?;
+            self.set_all(file.id, fd, &wanted, &path)?;
         }
         if durable && !haul_mutant::removed("files-are-synced") {
             self.synced(&open, || {

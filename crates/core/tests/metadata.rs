@@ -1,0 +1,325 @@
+//! Extended attributes and lists between two ends: what waits for them, what is refused, what is bounded.
+
+use haul_core::entry::{
+    EntryKind, Extras, Fingerprint, METADATA_LEN_MAX, METADATA_OPEN_MAX, METADATA_VALUE_LEN_MAX, Meta, Name,
+    Namespace, Version,
+};
+use haul_core::ids::{DirId, FileId, Generation, Time};
+use haul_core::journal::{Log, Replayed, Resume};
+use haul_core::metadata::{Values, pieces_of};
+use haul_core::schedule::Policy;
+use haul_core::transfer::op::{SinkDone, SinkOp};
+use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
+use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
+use haul_core::wire::{
+    Agreed, Announced, Change, DoneItem, Failure, FailureKind, Message, MetadataPiece, Outcome, SinkOptions,
+};
+
+const G0: Generation = Generation(0);
+const ID: FileId = FileId(1);
+
+fn agreed() -> Agreed {
+    Agreed { metadata: true, holes: true, ..Agreed::plain(2000) }
+}
+
+fn sink(wait: bool) -> Sink {
+    let config = SinkConfig {
+        part: None,
+        agreed: agreed(),
+        policy: SinkOptions { xattrs: true, durable: false, ..SinkOptions::PLAIN },
+        memory: 1 << 24,
+        wait,
+        files_open_max: 100,
+        tag: 1,
+        targets: None,
+        ascending: None,
+        round_trip: None,
+        names: None,
+    };
+    let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
+    Sink::new(config, resume)
+}
+
+fn entry(id: FileId, kind: EntryKind, metadata: bool) -> Announced {
+    Announced {
+        id,
+        generation: G0,
+        parent: DirId::ROOT,
+        name: Name::new(format!("f{id}").as_bytes()).expect("legal"),
+        meta: Meta::default(),
+        kind,
+        extras: Extras { range: None, metadata },
+    }
+}
+
+/// All of it is one hole, so that no data has to come.
+fn file() -> EntryKind {
+    let fingerprint = Fingerprint { size: 1 << 20, ..Fingerprint::default() };
+    EntryKind::File { fingerprint, object_size: 1 << 20, sparse: true, striped: false }
+}
+
+fn dir() -> EntryKind {
+    EntryKind::Dir { version: Version::NONE }
+}
+
+fn link() -> EntryKind {
+    EntryKind::Symlink { target: b"t"[..].into() }
+}
+
+fn values(of: &[(&str, usize)]) -> Values {
+    of.iter().map(|(name, len)| ((Namespace::Xattr, name.as_bytes().into()), vec![7; *len])).collect()
+}
+
+fn metadata(id: FileId, values: Values) -> Message {
+    Message::Metadata(pieces_of(id, G0, values))
+}
+
+/// What it does when it hears this.
+fn hears(sink: &mut Sink, message: Message) -> Vec<SinkAction> {
+    sink.handle_message(message, Time(1));
+    acts(sink)
+}
+
+fn acts(sink: &mut Sink) -> Vec<SinkAction> {
+    std::iter::from_fn(|| sink.poll_action()).collect()
+}
+
+fn ops(actions: &[SinkAction]) -> Vec<&SinkOp> {
+    actions
+        .iter()
+        .filter_map(|action| if let SinkAction::Submit(op) = action { Some(op) } else { None })
+        .collect()
+}
+
+fn refusal(actions: &[SinkAction]) -> Option<String> {
+    actions.iter().find_map(|action| match action {
+        SinkAction::Send(Message::Abort(failure)) => Some(failure.text.to_string()),
+        _ => None,
+    })
+}
+
+fn is_published(actions: &[SinkAction]) -> bool {
+    let publishes = |op: &&SinkOp| matches!(op, SinkOp::Commit { items, .. } if items[0].publish.is_some());
+    ops(actions).iter().any(publishes)
+}
+
+/// Announces a file that is whole but for its metadata.
+fn begin(sink: &mut Sink) -> Vec<SinkAction> {
+    let mut actions = hears(sink, Message::Announce(vec![entry(ID, file(), true)]));
+    let holes = Message::Holes { id: ID, generation: G0, extents: Vec::new(), last: true };
+    actions.extend(hears(sink, holes));
+    actions.extend(hears(sink, Message::Sealed(vec![(ID, G0, 0)])));
+    sink.handle_tick(Time(10_000_000_000));
+    actions.extend(acts(sink));
+    actions
+}
+
+/// Goal: a file gets its name only when its metadata are whole, and the engine knows them by then; it is not
+/// looked up before, either.
+/// Method: all else of a file is there; its metadata come in two messages.
+#[test]
+fn names_wait_for_metadata() {
+    for wait in [false, true] {
+        let mut sink = sink(wait);
+        let actions = begin(&mut sink);
+        assert!(!is_published(&actions) && refusal(&actions).is_none(), "{wait}: {actions:?}");
+        assert!(!ops(&actions).iter().any(|op| matches!(op, SinkOp::Lookup { .. })), "{actions:?}");
+        let mut pieces = pieces_of(ID, G0, values(&[("user.a", 1), ("user.b", 2)]));
+        let last = pieces.pop().expect("two");
+        assert!(!is_published(&hears(&mut sink, Message::Metadata(pieces))));
+        let mut actions = hears(&mut sink, Message::Metadata(vec![last]));
+        sink.handle_tick(Time(20_000_000_000));
+        actions.extend(acts(&mut sink));
+        let told = actions
+            .iter()
+            .position(|action| matches!(action, SinkAction::Metadata { values, .. } if values.len() == 2));
+        let op = actions.iter().position(|action| match action {
+            SinkAction::Submit(SinkOp::Commit { .. }) => !wait,
+            SinkAction::Submit(SinkOp::Lookup { .. }) => wait,
+            _ => false,
+        });
+        assert!(told.is_some() && told < op, "{wait}: {actions:?}");
+    }
+}
+
+/// Goal: directories are finished, and links made, when theirs are whole.
+/// Method: one of each, first without.
+#[test]
+fn directories_and_links_wait_for_theirs() {
+    let mut sink = sink(false);
+    let (a, b) = (FileId(1), FileId(2));
+    let mut actions =
+        hears(&mut sink, Message::Announce(vec![entry(a, dir(), true), entry(b, link(), true)]));
+    sink.handle_done(SinkDone::MakeDirs { results: vec![(a.as_dir(), Ok(()))] }, Time(2));
+    actions.extend(hears(&mut sink, Message::DirEnd(vec![a.as_dir()])));
+    let is_due = |actions: &[SinkAction], of: FileId| {
+        ops(actions).iter().any(|op| match op {
+            SinkOp::FinishDirs { dirs, .. } => dirs[0].0 == of.as_dir(),
+            SinkOp::MakeLinks { items } => items[0].file.id == of,
+            _ => false,
+        })
+    };
+    assert!(!is_due(&actions, a) && !is_due(&actions, b), "{actions:?}");
+    let actions = hears(&mut sink, metadata(b, values(&[("trusted.x", 1)])));
+    assert!(is_due(&actions, b) && !is_due(&actions, a), "{actions:?}");
+    let actions = hears(&mut sink, metadata(a, values(&[("user.x", 1)])));
+    assert!(is_due(&actions, a), "{actions:?}");
+}
+
+/// Goal: what is never kept, and what was not asked for, reaches no engine, and is counted.
+/// Method: attributes of each class and a list, in a session that keeps attributes alone.
+#[test]
+fn classes_that_are_never_kept_are_held_back() {
+    let mut sink = sink(false);
+    begin(&mut sink);
+    let mut sent = values(&[
+        ("user.a", 1),
+        ("trusted.lov", 1),
+        ("security.selinux", 1),
+        ("system.x", 1),
+        ("user.haul.x", 1),
+    ]);
+    sent.insert((Namespace::AccessAcl, [].into()), vec![1]);
+    let actions = hears(&mut sink, metadata(ID, sent));
+    let told = actions.iter().find_map(|action| match action {
+        SinkAction::Metadata { values, .. } => Some((**values).clone()),
+        _ => None,
+    });
+    assert_eq!(told, Some(values(&[("user.a", 1)])));
+    assert_eq!(sink.counts().refused_metadata, 5);
+}
+
+/// Goal: all open entries together have no more than their bound, whoever sends it; nothing comes for what
+/// was never announced; what comes for what is over has no effect.
+/// Method: as much as fits, in many entries, and one piece more; a piece of an unknown entry.
+#[test]
+fn open_metadata_are_bounded() {
+    let mut sink = sink(false);
+    let entries = (1..2000).map(|id| entry(FileId(id), file(), true)).collect();
+    assert_eq!(refusal(&hears(&mut sink, Message::Announce(entries))), None);
+    let len = METADATA_VALUE_LEN_MAX as usize;
+    let most = METADATA_OPEN_MAX / len;
+    let mut ended = None;
+    for id in 1..2000 {
+        let names: Vec<String> = (0..8).map(|at| format!("user.{at}")).collect();
+        let all: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), len)).collect();
+        if let Some(text) = refusal(&hears(&mut sink, metadata(FileId(id), values(&all)))) {
+            ended = Some((id as usize * 8, text));
+            break;
+        }
+    }
+    let (sent, text) = ended.expect("it is refused");
+    assert!(sent <= most + 8 && sent >= most - 8, "{sent} of {most}");
+    assert!(text.contains("more metadata of open entries"), "{text}");
+    let mut sink = self::sink(false);
+    let told = refusal(&hears(&mut sink, metadata(FileId(9), values(&[("user.a", 1)]))));
+    assert!(told.is_some_and(|text| text.contains("never announced")));
+    let mut sink = self::sink(false);
+    begin(&mut sink);
+    let later = Generation(3);
+    let late = Message::Metadata(pieces_of(ID, later, values(&[("user.a", 1)])));
+    assert_eq!(refusal(&hears(&mut sink, late)), None);
+    let too_much: Vec<MetadataPiece> = (0..=METADATA_LEN_MAX / METADATA_VALUE_LEN_MAX)
+        .flat_map(|at| pieces_of(ID, G0, values(&[(&format!("user.{at}"), len)])))
+        .map(|piece| MetadataPiece { last: false, ..piece })
+        .collect();
+    assert!(refusal(&hears(&mut sink, Message::Metadata(too_much))).is_some());
+}
+
+/// Goal: an entry of which something could not be kept has its name, and is told as failed, with the reason.
+/// Method: a file whose engine says so before it ends its commit.
+#[test]
+fn what_is_unkept_is_told_behind_the_name() {
+    let mut sink = sink(false);
+    begin(&mut sink);
+    hears(&mut sink, metadata(ID, values(&[("user.a", 1)])));
+    sink.handle_tick(Time(20_000_000_000));
+    acts(&mut sink);
+    let failure = Failure { kind: FailureKind::Metadata, errno: 28, text: "no room for it".into() };
+    sink.handle_done(SinkDone::Unkept { id: ID, failure: failure.clone() }, Time(3));
+    sink.handle_done(SinkDone::Commit { results: vec![(ID, Ok(()))], lost: Vec::new() }, Time(4));
+    let mut actions = acts(&mut sink);
+    if ops(&actions).iter().any(|op| matches!(op, SinkOp::Journal { .. })) {
+        sink.handle_done(SinkDone::Journal { result: Ok(()) }, Time(5));
+        actions.extend(acts(&mut sink));
+    }
+    let done = DoneItem { id: ID, generation: G0, outcome: Outcome::Failed(failure) };
+    assert!(actions.contains(&SinkAction::Send(Message::Done(vec![done]))), "{actions:?}");
+    assert!(!ops(&actions).iter().any(|op| matches!(op, SinkOp::Discard { .. })), "{actions:?}");
+    assert!(!actions.iter().any(|action| matches!(action, SinkAction::Finished(_))), "the run goes on");
+    assert!(actions.contains(&SinkAction::ForgetMetadata { id: ID }));
+}
+
+/// Goal: a source sends metadata directly behind their entries, begins no other entry while open ones have
+/// half of the bound, and gives directories no more than half of that.
+/// Method: files with as much as an entry may have, until it wants no more; one ends. Then directories.
+#[test]
+fn sources_wait_for_open_metadata() {
+    let mut source = source();
+    let len = METADATA_VALUE_LEN_MAX as usize;
+    let names: Vec<String> = (0..15).map(|at| format!("user.{at}")).collect();
+    let most: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), len)).collect();
+    let mut count = 0;
+    while source.wants_entries() {
+        count += 1;
+        assert!(source.handle_entry_with(
+            entry(FileId(count), link(), false),
+            Some(values(&most)),
+            Lies::Ask,
+            Time(0)
+        ));
+        assert!(count < 1000);
+    }
+    assert!((count as usize) * 15 * len <= METADATA_OPEN_MAX / 2 + METADATA_LEN_MAX as usize);
+    let sent: Vec<Message> = std::iter::from_fn(|| source.poll_action())
+        .filter_map(|action| if let SourceAction::Send(message) = action { Some(message) } else { None })
+        .collect();
+    let (mut announced, mut whole) = (0, 0);
+    for message in sent {
+        match message {
+            Message::Announce(entries) => {
+                assert_eq!(announced, whole, "those of the entries before came");
+                assert!(entries.iter().all(|entry| entry.extras.metadata));
+                announced += entries.len();
+            }
+            Message::Metadata(pieces) => whole += pieces.iter().filter(|piece| piece.last).count(),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((announced, whole), (count as usize, count as usize));
+    let done =
+        DoneItem { id: ID, generation: G0, outcome: Outcome::Done { root: None, change: Change::NEW } };
+    source.handle_message(Message::Done(vec![done]));
+    assert!(source.wants_entries());
+
+    let mut source = self::source();
+    let took = (1..100)
+        .filter(|id| {
+            source.handle_entry_with(
+                entry(FileId(*id), dir(), false),
+                Some(values(&most)),
+                Lies::Ask,
+                Time(0),
+            )
+        })
+        .count();
+    assert!(took * 15 * len <= METADATA_OPEN_MAX / 4 && took > 10, "{took}");
+    assert!(source.wants_entries(), "what lies in them comes");
+}
+
+fn source() -> Source {
+    Source::new(SourceConfig {
+        agreed: agreed(),
+        memory: 1 << 24,
+        reads_max: 4,
+        reads_total: 4,
+        bundle_files: 512,
+        policy: Policy::ADAPTIVE,
+        wait: true,
+        dry: false,
+        changed: Default::default(),
+        verify: false,
+        compares: true,
+        patience: std::time::Duration::ZERO,
+    })
+}

@@ -1,0 +1,474 @@
+//! Extended attributes and access control lists of files: read, held against others, set.
+//!
+//! In: what a call goes to ([`Subject`]), what is kept ([`Keeps`]), values. Out: values; what differs; names
+//! that could not be read or set, with the reason.
+//! What must hold: what [`may_be_kept`] does not allow is neither read nor set nor removed, and no link is
+//! followed. A list comes after the mode, whose group bits it replaces; a program's rights come last, for a
+//! write and a change of owner clear them.
+//! Left out: NFSv4 lists that say no more than a mode (those every file of such a server has); the ids in
+//! lists, which are numbers, as owners are.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use haul_core::entry::{METADATA_LEN_MAX, METADATA_NAME_LEN_MAX, METADATA_VALUE_LEN_MAX, Name, Namespace};
+use haul_core::metadata::{CAPABILITY, Values, len_of, may_be_kept};
+use haul_core::wire::SinkOptions;
+use rustix::fs::{FileType, XattrFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+pub(crate) const ACCESS: &CStr = c"system.posix_acl_access";
+const DEFAULT: &CStr = c"system.posix_acl_default";
+const NFS4: &CStr = c"system.nfs4_acl";
+/// The kernel gives no longer list of names.
+const NAMES_LEN_MAX: usize = 64 * 1024;
+/// What most lists of names, and most values, fit.
+const SHORT: usize = 1024;
+
+/// What is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keeps {
+    pub xattrs: bool,
+    pub acls: bool,
+}
+
+impl Keeps {
+    pub(crate) fn of(policy: &SinkOptions) -> Keeps {
+        Keeps { xattrs: policy.xattrs, acls: policy.acls }
+    }
+
+    pub(crate) fn any(self) -> bool {
+        self.xattrs || self.acls
+    }
+}
+
+/// What a call goes to.
+#[derive(Clone, Copy)]
+pub(crate) enum Subject<'a> {
+    Open(BorrowedFd<'a>),
+    /// Held without being open, a link perhaps: it itself.
+    Held(BorrowedFd<'a>),
+    /// A name in a directory: what stands there, a link perhaps.
+    Name(BorrowedFd<'a>, &'a Name),
+}
+
+/// A name whose value could not be read or set, and why.
+pub(crate) type Failed = (Box<[u8]>, Errno);
+
+enum Way<'a> {
+    Fd(BorrowedFd<'a>),
+    /// Leads to what is held, and ends there.
+    Followed(PathBuf),
+    NotFollowed(PathBuf),
+}
+
+impl<'a> Subject<'a> {
+    fn way(self) -> Way<'a> {
+        let own = |fd: BorrowedFd<'_>| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        match self {
+            Subject::Open(fd) => Way::Fd(fd),
+            Subject::Held(fd) => Way::Followed(own(fd)),
+            Subject::Name(dir, name) => Way::NotFollowed(own(dir).join(OsStr::from_bytes(name.as_bytes()))),
+        }
+    }
+}
+
+impl Way<'_> {
+    fn list(&self, room: &mut [u8]) -> Result<usize, Errno> {
+        retry_on_intr(|| match self {
+            Way::Fd(fd) => rustix::fs::flistxattr(fd, &mut room[..]),
+            Way::Followed(path) => rustix::fs::listxattr(path, &mut room[..]),
+            Way::NotFollowed(path) => rustix::fs::llistxattr(path, &mut room[..]),
+        })
+    }
+
+    fn get_into(&self, name: &CStr, room: &mut [u8]) -> Result<usize, Errno> {
+        retry_on_intr(|| match self {
+            Way::Fd(fd) => rustix::fs::fgetxattr(fd, name, &mut room[..]),
+            Way::Followed(path) => rustix::fs::getxattr(path, name, &mut room[..]),
+            Way::NotFollowed(path) => rustix::fs::lgetxattr(path, name, &mut room[..]),
+        })
+    }
+
+    fn set(&self, name: &CStr, value: &[u8]) -> Result<(), Errno> {
+        let flags = XattrFlags::empty();
+        retry_on_intr(|| match self {
+            Way::Fd(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
+            Way::Followed(path) => rustix::fs::setxattr(path, name, value, flags),
+            Way::NotFollowed(path) => rustix::fs::lsetxattr(path, name, value, flags),
+        })
+    }
+
+    fn remove(&self, name: &CStr) -> Result<(), Errno> {
+        retry_on_intr(|| match self {
+            Way::Fd(fd) => rustix::fs::fremovexattr(fd, name),
+            Way::Followed(path) => rustix::fs::removexattr(path, name),
+            Way::NotFollowed(path) => rustix::fs::lremovexattr(path, name),
+        })
+    }
+
+    /// Names that are there; none where there can be none.
+    fn names(&self) -> Result<Vec<u8>, Errno> {
+        let read = |room: &mut [u8]| match self.list(room) {
+            Err(errno) if has_none(errno) => Ok(0),
+            other => other,
+        };
+        within(read, NAMES_LEN_MAX)
+    }
+
+    /// `None`: there is no such attribute.
+    fn get(&self, name: &CStr) -> Result<Option<Vec<u8>>, Errno> {
+        match within(|room| self.get_into(name, room), METADATA_VALUE_LEN_MAX as usize) {
+            Ok(value) => Ok(Some(value)),
+            Err(Errno::NODATA) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// What `read` gives, in as little room as it takes.
+fn within(read: impl Fn(&mut [u8]) -> Result<usize, Errno>, most: usize) -> Result<Vec<u8>, Errno> {
+    let mut short = [0; SHORT];
+    match read(&mut short) {
+        Ok(len) => Ok(short.get(..len).unwrap_or_default().to_vec()),
+        Err(Errno::RANGE) => {
+            let mut long = vec![0; most];
+            let len = read(&mut long)?;
+            long.truncate(len);
+            long.shrink_to_fit();
+            Ok(long)
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The file system has no attributes, or this kind of file has none.
+fn has_none(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS)
+}
+
+/// Names in a list that are kept.
+fn kept_names(list: &[u8]) -> impl Iterator<Item = CString> {
+    let names = list.split(|byte| *byte == 0).filter(|name| name.len() <= METADATA_NAME_LEN_MAX);
+    names.filter(|name| may_be_kept(name)).filter_map(|name| CString::new(name).ok())
+}
+
+/// Reads what is kept of it. What could not be read is not in it, and named.
+pub(crate) fn read(subject: Subject<'_>, kind: FileType, keeps: Keeps) -> (Values, Vec<Failed>) {
+    let (mut values, mut failed) = (Values::new(), Vec::new());
+    if !keeps.any() {
+        return (values, failed);
+    }
+    let way = subject.way();
+    if keeps.xattrs {
+        let list = way.names().unwrap_or_else(|errno| {
+            failed.push((b"extended attributes"[..].into(), errno));
+            Vec::new()
+        });
+        for name in kept_names(&list) {
+            let bytes = name.as_bytes();
+            match way.get(&name) {
+                Ok(Some(value)) => drop(values.insert((Namespace::Xattr, bytes.into()), value)),
+                // Removed since.
+                Ok(None) => {}
+                Err(errno) => failed.push((bytes.into(), errno)),
+            }
+        }
+    }
+    if keeps.acls && kind != FileType::Symlink {
+        let mut lists = vec![(Namespace::AccessAcl, ACCESS)];
+        lists.extend((kind == FileType::Directory).then_some((Namespace::DefaultAcl, DEFAULT)));
+        for (namespace, name) in lists {
+            match way.get(name) {
+                Ok(Some(value)) => drop(values.insert((namespace, [].into()), value)),
+                Ok(None) => {}
+                Err(errno) if has_none(errno) => {
+                    if let Ok(Some(value)) = way.get(NFS4)
+                        && says_more_than_a_mode(&value)
+                    {
+                        values.insert((Namespace::Nfs4Acl, [].into()), value);
+                    }
+                    break;
+                }
+                Err(errno) => failed.push((name.to_bytes().into(), errno)),
+            }
+        }
+    }
+    // No file system of Linux but XFS holds as many.
+    while len_of(&values) > METADATA_LEN_MAX as usize {
+        let Some(((_, name), _)) = values.pop_last() else { break };
+        failed.push((name, Errno::TOOBIG));
+    }
+    (values, failed)
+}
+
+/// Tells these values from others, as far as whether they changed.
+pub(crate) fn print(values: &Values) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    values.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether it has other extended attributes, and other lists, than it is to have; and the list that it has.
+#[derive(Debug, Default)]
+pub(crate) struct Differs {
+    pub(crate) xattrs: bool,
+    pub(crate) acl: bool,
+    /// It has not the rights of a program that it is to have.
+    pub(crate) gains_rights: bool,
+    pub(crate) access: Option<Vec<u8>>,
+}
+
+/// Holds what is there against what is to be there.
+pub(crate) fn compare(
+    subject: Subject<'_>,
+    kind: FileType,
+    keeps: Keeps,
+    wanted: Option<&Values>,
+) -> Differs {
+    if !keeps.any() {
+        return Differs::default();
+    }
+    let (mut stands, _) = read(subject, kind, keeps);
+    let none = Values::new();
+    let wanted = wanted.unwrap_or(&none);
+    let of = |values: &Values, xattr: bool| -> Vec<((Namespace, Box<[u8]>), Vec<u8>)> {
+        let of = |namespace: Namespace| match namespace {
+            Namespace::Xattr => xattr,
+            Namespace::AccessAcl | Namespace::DefaultAcl => !xattr,
+            Namespace::Nfs4Acl => false,
+        };
+        values
+            .iter()
+            .filter(|((namespace, _), _)| of(*namespace))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
+    };
+    let xattrs = keeps.xattrs && of(&stands, true) != of(wanted, true);
+    let nfs4 = (Namespace::Nfs4Acl, Box::from([]));
+    let others = keeps.acls
+        && match (stands.get(&nfs4), wanted.get(&nfs4)) {
+            (Some(stands), Some(wanted)) => stands != wanted,
+            // Where there are lists of POSIX it cannot be had, which is counted when it is tried.
+            (None, Some(_)) => {
+                let way = subject.way();
+                way.get(ACCESS).is_err_and(has_none) && way.get(NFS4).is_ok_and(|list| list.is_some())
+            }
+            (_, None) => false,
+        };
+    let acl = others || keeps.acls && of(&stands, false) != of(wanted, false);
+    let rights = (Namespace::Xattr, Box::from(CAPABILITY));
+    let gains_rights =
+        keeps.xattrs && wanted.get(&rights).is_some_and(|to_be| stands.get(&rights) != Some(to_be));
+    Differs { xattrs, acl, gains_rights, access: stands.remove(&(Namespace::AccessAcl, [].into())) }
+}
+
+/// What came to nothing of what was to be set.
+#[derive(Debug, Default)]
+pub(crate) struct Unset {
+    pub(crate) failed: Vec<Failed>,
+    /// An NFSv4 list for which the destination has no place.
+    pub(crate) nfs4: bool,
+}
+
+/// Sets and removes what needs the right to write, and what must not outlive a change of mode: all but lists
+/// and a program's rights. `open`: gives this user the right to write, if it can.
+pub(crate) fn set_first(
+    subject: Subject<'_>,
+    kind: FileType,
+    keeps: Keeps,
+    wanted: Option<&Values>,
+    mut open: impl FnMut(),
+) -> Unset {
+    let mut unset = Unset::default();
+    let way = subject.way();
+    let wants = |namespace: Namespace, name: &[u8]| {
+        wanted.and_then(|wanted| wanted.get(&(namespace, Box::from(name)))).map(Vec::as_slice)
+    };
+    if keeps.acls && kind != FileType::Symlink && !haul_mutant::removed("other-lists-go") {
+        for (namespace, name) in [(Namespace::AccessAcl, ACCESS), (Namespace::DefaultAcl, DEFAULT)] {
+            let may_be = namespace == Namespace::AccessAcl || kind == FileType::Directory;
+            // Of a list that comes the one that stands would widen the mode until then.
+            if may_be
+                && way
+                    .get(name)
+                    .is_ok_and(|stands| stands.is_some_and(|stands| wants(namespace, b"") != Some(&stands)))
+            {
+                note(&mut unset, name, way.remove(name));
+            }
+        }
+    }
+    if !keeps.xattrs {
+        return unset;
+    }
+    let list = way.names().unwrap_or_default();
+    let mut opened = false;
+    let mut insist = |act: &dyn Fn() -> Result<(), Errno>| match act() {
+        Err(Errno::ACCESS) if !std::mem::replace(&mut opened, true) => {
+            open();
+            act()
+        }
+        other => other,
+    };
+    let mut same: Vec<CString> = Vec::new();
+    for name in kept_names(&list) {
+        let stands = way.get(&name);
+        match (stands, wants(Namespace::Xattr, name.as_bytes())) {
+            (Ok(Some(stands)), Some(wanted)) if stands == wanted => same.push(name),
+            (_, Some(_)) => {}
+            (_, None) if haul_mutant::removed("other-attributes-go") => {}
+            (_, None) => {
+                let removed = insist(&|| way.remove(&name));
+                note(&mut unset, &name, removed);
+            }
+        }
+    }
+    for (name, value) in xattrs_of(wanted) {
+        let last = name.as_bytes() == CAPABILITY && !haul_mutant::removed("a-programs-rights-come-last");
+        if last || same.contains(&name) {
+            continue;
+        }
+        let set = insist(&|| way.set(&name, value));
+        note(&mut unset, &name, set);
+    }
+    unset
+}
+
+/// Sets lists and a program's rights.
+pub(crate) fn set_last(
+    subject: Subject<'_>,
+    kind: FileType,
+    keeps: Keeps,
+    wanted: Option<&Values>,
+    unset: &mut Unset,
+) {
+    let Some(wanted) = wanted else { return };
+    let way = subject.way();
+    if keeps.acls && kind != FileType::Symlink {
+        for (namespace, name) in [(Namespace::AccessAcl, ACCESS), (Namespace::DefaultAcl, DEFAULT)] {
+            let may_be = namespace == Namespace::AccessAcl || kind == FileType::Directory;
+            if let Some(value) = wanted.get(&(namespace, Box::from([]))).filter(|_| may_be) {
+                note(unset, name, way.set(name, value));
+            }
+        }
+        if let Some(value) = wanted.get(&(Namespace::Nfs4Acl, Box::from([])))
+            && way.set(NFS4, value).is_err()
+        {
+            unset.nfs4 = true;
+        }
+    }
+    if keeps.xattrs
+        && !haul_mutant::removed("a-programs-rights-come-last")
+        && let Ok(name) = CString::new(CAPABILITY)
+        && let Some(value) = wanted.get(&(Namespace::Xattr, Box::from(CAPABILITY)))
+    {
+        note(unset, &name, way.set(&name, value));
+    }
+}
+
+fn xattrs_of(wanted: Option<&Values>) -> impl Iterator<Item = (CString, &[u8])> {
+    let all = wanted.into_iter().flatten().filter(|((namespace, _), _)| *namespace == Namespace::Xattr);
+    all.filter_map(|((_, name), value)| Some((CString::new(&name[..]).ok()?, value.as_slice())))
+}
+
+fn note(unset: &mut Unset, name: &CStr, result: Result<(), Errno>) {
+    match result {
+        // It went by itself.
+        Ok(()) | Err(Errno::NODATA) => {}
+        Err(errno) => unset.failed.push((name.to_bytes().into(), errno)),
+    }
+}
+
+/// Whether an NFSv4 list has entries for others than owner, group and everyone, or some that are inherited.
+/// One that cannot be read does.
+fn says_more_than_a_mode(list: &[u8]) -> bool {
+    const PLAIN: [&[u8]; 3] = [b"OWNER@", b"GROUP@", b"EVERYONE@"];
+    /// The entry is a group's.
+    const GROUP: u32 = 0x40;
+    fn word(list: &mut &[u8]) -> Option<u32> {
+        let (first, rest) = list.split_first_chunk::<4>()?;
+        *list = rest;
+        Some(u32::from_be_bytes(*first))
+    }
+    fn plain(mut list: &[u8]) -> Option<bool> {
+        let list = &mut list;
+        for _ in 0..word(list)? {
+            let (_, flags, _, len) = (word(list)?, word(list)?, word(list)?, word(list)?);
+            let len = usize::try_from(len).ok()?;
+            let who = list.get(..len)?;
+            *list = list.get(len.next_multiple_of(4)..)?;
+            if flags & !GROUP != 0 || !PLAIN.contains(&who) {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+    plain(list) != Some(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    const ALL: Keeps = Keeps { xattrs: true, acls: true };
+
+    fn values(of: &[(&str, &[u8])]) -> Values {
+        of.iter().map(|(name, value)| ((Namespace::Xattr, name.as_bytes().into()), value.to_vec())).collect()
+    }
+
+    /// Goal: what is set is read again, others that stand there go, and it is the same by a descriptor, by
+    /// one that only holds it, and by its name.
+    /// Method: a file with attributes, an empty value and a long one among them; compared before and after.
+    #[test]
+    fn what_is_set_is_read_again() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        std::fs::write(temp.path().join("f"), b"x").expect("write");
+        let dir = std::fs::File::open(temp.path()).expect("open");
+        let (file, name) =
+            (std::fs::File::open(temp.path().join("f")).expect("open"), Name::new(b"f").expect("legal"));
+        let open = Subject::Open(file.as_fd());
+        let wanted = values(&[("user.a", b"1"), ("user.empty", b""), ("user.long", &[7; 2000])]);
+        let first = values(&[("user.a", b"0"), ("user.other", b"goes")]);
+        assert!(set_first(open, FileType::RegularFile, ALL, Some(&first), || ()).failed.is_empty());
+        assert!(compare(open, FileType::RegularFile, ALL, Some(&wanted)).xattrs);
+        let unset = set_first(open, FileType::RegularFile, ALL, Some(&wanted), || ());
+        assert!(unset.failed.is_empty(), "{unset:?}");
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW;
+        let held = rustix::fs::openat(&dir, "f", flags, rustix::fs::Mode::empty()).expect("hold");
+        for subject in [open, Subject::Held(held.as_fd()), Subject::Name(dir.as_fd(), &name)] {
+            let (stands, failed) = read(subject, FileType::RegularFile, ALL);
+            assert!(failed.is_empty(), "{failed:?}");
+            assert_eq!(stands, wanted);
+            assert!(!compare(subject, FileType::RegularFile, ALL, Some(&wanted)).xattrs);
+            assert!(compare(subject, FileType::RegularFile, ALL, None).xattrs);
+        }
+        assert!(read(open, FileType::RegularFile, Keeps::default()).0.is_empty());
+    }
+
+    /// Goal: an NFSv4 list that a server makes of a mode is no list that anybody gave.
+    #[test]
+    fn lists_of_modes_say_no_more() {
+        let entry = |flags: u32, who: &str| {
+            let mut bytes: Vec<u8> =
+                [0, flags, 7, who.len() as u32].into_iter().flat_map(u32::to_be_bytes).collect();
+            bytes.extend(who.as_bytes());
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        let list =
+            |entries: &[Vec<u8>]| [&(entries.len() as u32).to_be_bytes()[..], &entries.concat()].concat();
+        let plain = [entry(0, "OWNER@"), entry(0x40, "GROUP@"), entry(0, "EVERYONE@")];
+        assert!(!says_more_than_a_mode(&list(&plain)));
+        for more in [entry(0, "u@host"), entry(1, "OWNER@")] {
+            assert!(says_more_than_a_mode(&list(&[plain[0].clone(), more])));
+        }
+        for bad in [&[][..], &[0, 0, 0, 1], &list(&plain)[..20]] {
+            assert!(says_more_than_a_mode(bad));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Extended attributes and lists: when they are set, and what of what stands goes.
+
+use std::sync::Mutex;
+
+use haul_core::entry::Namespace;
+use haul_core::metadata::{CAPABILITY, Values};
+
+use super::*;
+use crate::attributes::Keeps;
+
+const ALL: Keeps = Keeps { xattrs: true, acls: true };
+const ACL: &str = "system.posix_acl_access";
+/// `cap_net_raw`.
+const RIGHTS: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// User 1234 and the mask may write, the group may nothing.
+fn list() -> Vec<u8> {
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in
+        [(1_u16, 6_u16, u32::MAX), (2, 6, 1234), (4, 0, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)]
+    {
+        list.extend(tag.to_le_bytes());
+        list.extend(perm.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
+}
+
+fn value_of(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut room = [0; 256];
+    let len = rustix::fs::getxattr(path, name, &mut room[..]).ok()?;
+    Some(room[..len].to_vec())
+}
+
+fn wanted(bench: &Bench, f: &SinkFile, of: &[(Namespace, &[u8], &[u8])]) {
+    let of = of.iter().map(|(namespace, name, value)| ((*namespace, Box::from(*name)), value.to_vec()));
+    let values: Values = of.collect();
+    bench.engine.as_ref().expect("running").keep_metadata(f.id, Arc::new(values));
+}
+
+/// Goal: a file has its attributes, its list and its mode before it has its name, and a later run sees no
+/// difference.
+/// Method: the look at whose the job is, directly before the rename, looks at the temporary.
+#[test]
+fn a_file_has_them_before_its_name() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let root = dir.path().join("root");
+    // In one that this run made nothing would be looked for.
+    fs::create_dir(&root).expect("make the root");
+    let seen: Arc<Mutex<Vec<Option<Vec<u8>>>>> = Arc::default();
+    let (told, looked) = (
+        seen.clone(),
+        root.join(
+            String::from_utf8(temp_name(&name("f"), TAG, number("f")).as_bytes().to_vec()).expect("ASCII"),
+        ),
+    );
+    let mut bench = Bench::at(dir, root, |config| {
+        config.keeps = ALL;
+        config.still_owner = Arc::new(move || {
+            *lock(&told) = vec![value_of(&looked, "user.a"), value_of(&looked, ACL)];
+            Ok(())
+        });
+    });
+    let f = file(1, DirId::ROOT, "f", 3);
+    wanted(&bench, &f, &[(Namespace::Xattr, b"user.a", b"1"), (Namespace::AccessAcl, b"", &list())]);
+    bench.write(&f, 0, b"new").expect("written");
+    bench.commit(vec![whole(&f, Meta { mode: 0o600, ..META })]).remove(0).expect("published");
+    assert_eq!(*lock(&seen), [Some(b"1".to_vec()), Some(list())]);
+    let found = bench.look(&f, None).existing;
+    let Existing::File { rights, .. } = found else { panic!("{found:?}") };
+    assert!(!rights.other_xattrs && !rights.other_acl, "{rights:?}");
+    assert_eq!(rights.mode, 0o600, "the mask is no group's");
+    wanted(&bench, &f, &[]);
+    let Existing::File { rights, .. } = bench.look(&f, None).existing else { panic!("it stands") };
+    assert!(rights.other_xattrs && rights.other_acl, "{rights:?}");
+}
+
+/// Goal: a list is what it was at the source, and not what a mode made of it.
+/// Method: a list whose mask allows what the mode that is told does not.
+#[test]
+fn a_list_comes_after_the_mode() {
+    let mut bench = Bench::with(|config| config.keeps = ALL);
+    let f = file(1, DirId::ROOT, "f", 3);
+    wanted(&bench, &f, &[(Namespace::AccessAcl, b"", &list())]);
+    bench.write(&f, 0, b"new").expect("written");
+    bench.commit(vec![whole(&f, Meta { mode: 0o600, ..META })]).remove(0).expect("published");
+    assert_eq!(value_of(&bench.root.join("f"), ACL), Some(list()));
+}
+
+/// Goal: a program has its rights behind all that would take them.
+/// Method: one that is written, and given to another owner.
+#[test]
+fn a_programs_rights_come_last() {
+    if !is_root() {
+        return eprintln!("skipped: rights need root");
+    }
+    let mut bench = Bench::with(|config| config.keeps = ALL);
+    let f = file(1, DirId::ROOT, "f", 3);
+    wanted(&bench, &f, &[(Namespace::Xattr, CAPABILITY, &RIGHTS)]);
+    bench.write(&f, 0, b"new").expect("written");
+    let mut item = whole(&f, Meta { mode: 0o755, uid: 12345, gid: 54321, ..META });
+    item.publish.as_mut().expect("set").owner = true;
+    bench.commit(vec![item]).remove(0).expect("published");
+    assert_eq!(value_of(&bench.root.join("f"), "security.capability"), Some(RIGHTS.to_vec()));
+}
+
+/// Goal: what cannot be set is told ahead of the end of its operation, and the file has its name.
+/// Method: an attribute of a class that the kernel has no handler for.
+#[test]
+fn what_cannot_be_set_is_told_first() {
+    let mut bench = Bench::with(|config| config.keeps = ALL);
+    let f = file(1, DirId::ROOT, "f", 3);
+    wanted(&bench, &f, &[(Namespace::Xattr, b"user.fits", b"1"), (Namespace::Xattr, b"unheard-of.a", b"1")]);
+    bench.write(&f, 0, b"new").expect("written");
+    let items = vec![whole(&f, META)];
+    let first = bench.run(SinkOp::Commit { durable: true, items }, b"");
+    let SinkDone::Unkept { id, failure } = first else { panic!("{first:?}") };
+    assert_eq!((id, failure.kind), (f.id, FailureKind::Metadata));
+    assert!(failure.text.contains("unheard-of.a"), "{}", failure.text);
+    let done = bench.posted.recv_timeout(Duration::from_secs(60)).expect("a completion").0;
+    assert!(matches!(&done, SinkDone::Commit { results, .. } if results[0].1.is_ok()), "{done:?}");
+    assert_eq!(value_of(&bench.root.join("f"), "user.fits"), Some(b"1".to_vec()));
+    // A list of another kind has no place here, which is counted.
+    let g = file(2, DirId::ROOT, "g", 3);
+    wanted(&bench, &g, &[(Namespace::Nfs4Acl, b"", &[0; 8])]);
+    bench.write(&g, 0, b"new").expect("written");
+    bench.publish(&g).expect("published");
+    assert_eq!(bench.not_kept(), NotKept { nfs4: 1, ..NotKept::default() });
+    let found = bench.look(&g, None).existing;
+    assert!(matches!(
+        found,
+        Existing::Nothing | Existing::File { rights: Rights { other_acl: false, .. }, .. }
+    ));
+}
