@@ -197,6 +197,12 @@ pub(super) fn open_view(
     let (fd, flags) = open_unseen(dir, view, more)?;
     let stat = fstat(&fd)?;
     check(&Seen::from(stat), view)?;
+    // Of a descriptor for direct reads that was said before.
+    if more.is_empty() && !view.has_its_attributes(fd.as_fd()) {
+        return Err(OpenError::Changed(
+            "got other extended attributes or lists since its directory was read",
+        ));
+    }
     Ok(Opened { fd, stat, flags })
 }
 
@@ -229,12 +235,6 @@ pub(super) fn open_unseen(
 /// It is another one, or changed.
 pub(super) fn check(seen: &Seen, view: &FileView) -> Result<(), OpenError> {
     let (now, known) = (&seen.stamp, &view.stamp);
-    // Of a descriptor for direct reads that was said before.
-    if seen.is_file() && more.is_empty() && !view.has_its_attributes(fd.as_fd()) {
-        return Err(OpenError::Changed(
-            "got other extended attributes or lists since its directory was read",
-        ));
-    }
     if !seen.is_file() {
         return Err(OpenError::Changed("is no regular file any more"));
     }

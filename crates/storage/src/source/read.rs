@@ -204,6 +204,7 @@ impl Reader {
                 Ok(seen) if is_another(&seen) && !haul_mutant::removed("small-files-are-the-announced") => {
                     Ok(None)
                 }
+                Ok(_) if !view.has_its_attributes(fd) => Ok(None),
                 Ok(seen) => Ok(Some((seen, beyond))),
                 Err(errno) => Err(self.tree.failed(wire::FailureKind::Read, "stat", file.id, errno)),
             }
