@@ -46,6 +46,8 @@ pub struct WholeSync {
     /// Held while a sync is under way; true: one failed.
     failed: Mutex<bool>,
     call: WholeSyncCall,
+    /// Bytes in the memory of this machine that wait to be written.
+    dirty: fn() -> u64,
 }
 
 impl WholeSync {
@@ -54,15 +56,15 @@ impl WholeSync {
     pub fn new(tree: &SinkTree) -> Option<WholeSync> {
         let call: WholeSyncCall = Arc::new(|fd| retry_on_intr(|| rustix::fs::syncfs(fd)));
         let is_known = fstatfs(&**tree.root()).is_ok_and(|stat| KNOWN.contains(&stat.f_type));
-        (is_known && kernel::is_from(TELLS)).then(|| WholeSync::with(tree, call)).flatten()
+        (is_known && kernel::is_from(TELLS)).then(|| WholeSync::with(tree, call, dirty)).flatten()
     }
 
-    /// Of any, by `call`.
-    pub(super) fn with(tree: &SinkTree, call: WholeSyncCall) -> Option<WholeSync> {
+    /// Of any, by `call`, where so much is `dirty`.
+    pub(super) fn with(tree: &SinkTree, call: WholeSyncCall, dirty: fn() -> u64) -> Option<WholeSync> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = openat(&**tree.root(), ".", flags, Mode::empty()).ok()?;
         let device = inode_of(&fstat(&fd).ok()?).dev;
-        Some(WholeSync { fd, device, way: Mutex::default(), failed: Mutex::default(), call })
+        Some(WholeSync { fd, device, way: Mutex::default(), failed: Mutex::default(), call, dirty })
     }
 
     /// It is on media behind [`WholeSync::sync`].
@@ -72,7 +74,7 @@ impl WholeSync {
 
     /// How many of `files`, which hold `bytes` together, are synced one by one; the others go together.
     pub(super) fn plan(&self, files: usize, bytes: u64) -> usize {
-        lock(&self.way).plan(files, dirty().saturating_sub(bytes))
+        lock(&self.way).plan(files, (self.dirty)().saturating_sub(bytes))
     }
 
     /// So many were synced one by one since then.

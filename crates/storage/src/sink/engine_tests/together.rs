@@ -27,7 +27,7 @@ fn bench(
             counts.wholes.fetch_add(1, Ordering::SeqCst);
             whole(&root)
         });
-        config.whole_sync = WholeSync::with(&config.tree, call);
+        config.whole_sync = WholeSync::with(&config.tree, call, || 0);
     });
     let counts = seen.clone();
     let sink = bench.engine.as_ref().expect("running").sink.clone();
