@@ -3,8 +3,7 @@
 //! In: what a call goes to ([`Subject`]), what is kept ([`Keeps`]), values. Out: values; what differs; names
 //! that could not be read or set, with the reason.
 //! What must hold: what [`may_be_kept`] does not allow is neither read nor set nor removed, and no link is
-//! followed. A list comes after the mode, whose group bits it replaces; a program's rights come last, for a
-//! write and a change of owner clear them.
+//! followed. A program's rights come last, for a write and a change of owner clear them.
 //! Left out: NFSv4 lists that say no more than a mode (those every file of such a server has); the ids in
 //! lists, which are numbers, as owners are.
 
@@ -94,6 +93,8 @@ impl Way<'_> {
     }
 
     fn set(&self, name: &CStr, value: &[u8]) -> Result<(), Errno> {
+        #[cfg(test)]
+        steps::note(self, "set", name);
         let flags = XattrFlags::empty();
         retry_on_intr(|| match self {
             Way::Fd(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
@@ -103,6 +104,8 @@ impl Way<'_> {
     }
 
     fn remove(&self, name: &CStr) -> Result<(), Errno> {
+        #[cfg(test)]
+        steps::note(self, "remove", name);
         retry_on_intr(|| match self {
             Way::Fd(fd) => rustix::fs::fremovexattr(fd, name),
             Way::Followed(path) => rustix::fs::removexattr(path, name),
@@ -337,21 +340,24 @@ pub(crate) fn set_first(
     unset
 }
 
-/// Sets lists and a program's rights.
-pub(crate) fn set_last(
+/// Sets lists. Whether the mode is now what one of them says.
+pub(crate) fn set_lists(
     subject: Subject<'_>,
     kind: FileType,
     keeps: Keeps,
     wanted: Option<&Values>,
     unset: &mut Unset,
-) {
-    let Some(wanted) = wanted else { return };
+) -> bool {
+    let Some(wanted) = wanted else { return false };
     let way = subject.way();
+    let mut says_mode = false;
     if keeps.acls && kind != FileType::Symlink {
         for (namespace, name) in [(Namespace::AccessAcl, ACCESS), (Namespace::DefaultAcl, DEFAULT)] {
             let may_be = namespace == Namespace::AccessAcl || kind == FileType::Directory;
             if let Some(value) = wanted.get(&(namespace, Box::from([]))).filter(|_| may_be) {
-                note(unset, name, way.set(name, value));
+                let set = way.set(name, value);
+                says_mode |= namespace == Namespace::AccessAcl && set.is_ok();
+                note(unset, name, set);
             }
         }
         if let Some(value) = wanted.get(&(Namespace::Nfs4Acl, Box::from([])))
@@ -360,6 +366,13 @@ pub(crate) fn set_last(
             unset.nfs4 = true;
         }
     }
+    says_mode
+}
+
+/// Sets a program's rights.
+pub(crate) fn set_rights(subject: Subject<'_>, keeps: Keeps, wanted: Option<&Values>, unset: &mut Unset) {
+    let Some(wanted) = wanted else { return };
+    let way = subject.way();
     if keeps.xattrs
         && !haul_mutant::removed("a-programs-rights-come-last")
         && let Ok(name) = CString::new(CAPABILITY)
@@ -407,6 +420,31 @@ fn says_more_than_a_mode(list: &[u8]) -> bool {
         Some(true)
     }
     plain(list) != Some(true)
+}
+
+/// What was about to be set or removed of open files, and the modes that they had then: for tests of orders
+/// that no end state shows.
+#[cfg(test)]
+pub(crate) mod steps {
+    use std::ffi::CStr;
+    use std::sync::Mutex;
+
+    use super::Way;
+
+    static NOTED: Mutex<Vec<(u64, String, u32)>> = Mutex::new(Vec::new());
+
+    pub(super) fn note(way: &Way<'_>, what: &str, name: &CStr) {
+        let Way::Fd(fd) = way else { return };
+        let Ok(stat) = rustix::fs::fstat(fd) else { return };
+        let step = format!("{what} {}", name.to_string_lossy());
+        NOTED.lock().expect("no test panics with it").push((stat.st_ino, step, stat.st_mode & 0o7777));
+    }
+
+    /// Those of one inode, so far.
+    pub(crate) fn of(ino: u64) -> Vec<(String, u32)> {
+        let noted = NOTED.lock().expect("no test panics with it");
+        noted.iter().filter(|(of, ..)| *of == ino).map(|(_, what, mode)| (what.clone(), *mode)).collect()
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! In: what an entry is to have, told before its operations. Out: that set, in its order around mode, owner
 //! and mtime; how what stands there differs; what could not be kept, told before its operation ends.
 //! What must hold: they are set while nobody sees the entry under its name, and before it is synced; an entry
-//! of which some cannot be kept gets its name all the same.
+//! of which some cannot be kept gets its name all the same; while a list is missing, the mode gives nobody but
+//! the owner anything.
 //! Left out: reading, comparing and setting themselves ([`attributes`](crate::attributes)).
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,12 +17,12 @@ use haul_core::metadata::{CAPABILITY, Values};
 use haul_core::transfer::op::{Existing, LookupItem, SinkDone};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, Mode, Stat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::Sink;
 use crate::SinkCompletion;
 use crate::attributes::{self, Differs, Failed, Subject, Unset};
-use crate::sink::meta::{Wanted, count};
+use crate::sink::meta::{Wanted, count, permitted, set_mode_of, set_owner_of};
 use crate::sink::stat::note_differs;
 use crate::sink::{fault, lock};
 
@@ -79,18 +80,27 @@ impl Sink {
         if nothing && before.access.is_none() {
             return Ok((self.set_meta(fd, wanted, path)?, Change::NONE));
         }
+        // Until its list stands nobody has more by the mode than its owner: a list that goes leaves its mask to
+        // the group, and the entries of one that comes may deny what the mode allows.
+        let alone = stat.st_mode & 0o700;
+        let narrow = before.acl && stat.st_mode & 0o7777 != alone;
+        if narrow && !haul_mutant::removed("no-wider-mode-without-its-list") {
+            // Where it is refused lists cannot be changed either.
+            permitted(retry_on_intr(|| rustix::fs::fchmod(fd, Mode::from_raw_mode(alone)))).map_err(
+                |errno| fault::os_at(FailureKind::Metadata, "set the mode of", &path(), errno, fd),
+            )?;
+        }
         let open = || {
-            let _ = rustix::fs::fchmod(fd, Mode::from_raw_mode(stat.st_mode & 0o7777) | WRITE);
+            if let Ok(now) = rustix::fs::fstat(fd) {
+                let _ = rustix::fs::fchmod(fd, Mode::from_raw_mode(now.st_mode & 0o7777) | WRITE);
+            }
         };
         let mut unset = attributes::set_first(subject, kind, self.keeps, values.as_deref(), open);
-        let after = !haul_mutant::removed("lists-come-after-the-mode");
-        if !after {
-            attributes::set_last(subject, kind, self.keeps, values.as_deref(), &mut unset);
-        }
-        self.set_meta(fd, wanted, path)?;
-        if after {
-            attributes::set_last(subject, kind, self.keeps, values.as_deref(), &mut unset);
-        }
+        let owned = set_owner_of(fd, wanted, &self.not_kept, path)?;
+        let says_mode = attributes::set_lists(subject, kind, self.keeps, values.as_deref(), &mut unset)
+            && !haul_mutant::removed("lists-say-the-mode");
+        set_mode_of(fd, wanted, (owned, says_mode), &self.not_kept, path)?;
+        attributes::set_rights(subject, self.keeps, values.as_deref(), &mut unset);
         let changed = Change::NONE
             .with(Change::XATTRS, before.xattrs && unset.failed.is_empty())
             .with(Change::ACL, before.acl && unset.failed.is_empty());
@@ -115,7 +125,7 @@ impl Sink {
             return Change::NONE;
         }
         let mut unset = attributes::set_first(subject, kind, self.keeps, values.as_deref(), || ());
-        attributes::set_last(subject, kind, self.keeps, values.as_deref(), &mut unset);
+        attributes::set_rights(subject, self.keeps, values.as_deref(), &mut unset);
         let changed = Change::NONE.with(Change::XATTRS, unset.failed.is_empty());
         self.tell_unset(id, unset, path);
         changed

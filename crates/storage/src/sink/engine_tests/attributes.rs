@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use haul_core::entry::Namespace;
 use haul_core::metadata::{CAPABILITY, Values};
+use haul_core::transfer::op::AmendItem;
 
 use super::*;
 use crate::attributes::Keeps;
@@ -78,13 +79,52 @@ fn a_file_has_them_before_its_name() {
 /// Goal: a list is what it was at the source, and not what a mode made of it.
 /// Method: a list whose mask allows what the mode that is told does not.
 #[test]
-fn a_list_comes_after_the_mode() {
+fn a_list_says_the_mode() {
     let mut bench = Bench::with(|config| config.keeps = ALL);
     let f = file(1, DirId::ROOT, "f", 3);
     wanted(&bench, &f, &[(Namespace::AccessAcl, b"", &list())]);
     bench.write(&f, 0, b"new").expect("written");
     bench.commit(vec![whole(&f, Meta { mode: 0o600, ..META })]).remove(0).expect("published");
     assert_eq!(value_of(&bench.root.join("f"), ACL), Some(list()));
+}
+
+/// Goal: while a list is missing, or one of others stands, nobody but the owner may do anything by the mode;
+/// and the end is as if the mode had come first.
+/// Method: the modes that a file has whenever a list of it is about to be removed or set: one that is made,
+/// and one that stands and is amended, with another list and then with none.
+#[test]
+fn without_its_list_it_is_the_owners_alone() {
+    let mut bench = Bench::with(|config| config.keeps = ALL);
+    let f = file(1, DirId::ROOT, "f", 3);
+    let path = bench.root.join("f");
+    let others = |mut list: Vec<u8>| {
+        // What user 1234 may do.
+        list[4 + 8 + 2] = 4;
+        list
+    };
+    wanted(&bench, &f, &[(Namespace::AccessAcl, b"", &list())]);
+    bench.write(&f, 0, b"new").expect("written");
+    bench.commit(vec![whole(&f, Meta { mode: 0o644, ..META })]).remove(0).expect("published");
+    let ino = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).expect("stat"));
+    let mode = || std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).expect("stat")) & 0o7777;
+    assert_eq!((value_of(&path, ACL), mode()), (Some(list()), 0o660));
+    for (of, ends) in [(Some(others(list())), 0o660), (None, 0o640)] {
+        let list: Vec<(Namespace, &[u8], &[u8])> =
+            of.iter().map(|list| (Namespace::AccessAcl, &b""[..], &list[..])).collect();
+        wanted(&bench, &f, &list);
+        let held = rustix::fs::stat(&path).expect("stat");
+        let found = crate::sink::stat::seen_of(&held);
+        let item = AmendItem { file: f.clone(), meta: Meta { mode: 0o640, ..META }, owner: false, found };
+        match bench.run(SinkOp::Amend { durable: true, items: vec![item] }, b"") {
+            SinkDone::Amend { results } => assert!(results[0].1.is_ok(), "{results:?}"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!((value_of(&path, ACL), mode()), (of, ends));
+    }
+    let steps = crate::attributes::steps::of(ino);
+    let lists: Vec<_> = steps.iter().filter(|(what, _)| what.ends_with(ACL)).collect();
+    assert!(lists.len() >= 4, "{steps:?}");
+    assert!(lists.iter().all(|(_, mode)| mode & !0o700 == 0), "{steps:?}");
 }
 
 /// Goal: a program has its rights behind all that would take them.
