@@ -24,7 +24,7 @@ const SETGID: u32 = 0o2000;
 #[derive(Debug, Default)]
 pub struct NotKeptCounters {
     pub(super) owner: AtomicU64,
-    setid: AtomicU64,
+    pub(super) setid: AtomicU64,
     pub(super) mode: AtomicU64,
     pub(super) mtime: AtomicU64,
     clamped: AtomicU64,

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use haul_core::change::Change;
-use haul_core::entry::Namespace;
+use haul_core::entry::{Meta, Namespace};
 use haul_core::ids::FileId;
 use haul_core::metadata::{CAPABILITY, Values};
 use haul_core::transfer::op::{Existing, LookupItem, SinkDone};
@@ -27,6 +27,7 @@ use crate::sink::stat::note_differs;
 use crate::sink::{fault, lock};
 
 const WRITE: Mode = Mode::WUSR;
+const SETID: u32 = 0o6000;
 
 impl Sink {
     /// What an entry is to have; `None`: nothing.
@@ -139,6 +140,30 @@ impl Sink {
             let unset = Unset { failed: vec![(what.into(), Errno::PERM)], nfs4: false };
             self.tell_unset(id, unset, path);
         }
+    }
+
+    /// What a file of another user, which was written in place, is to have: no setuid, no setgid and not a
+    /// program's rights, which is told.
+    pub(super) fn without_rights(
+        &self,
+        id: FileId,
+        meta: &Meta,
+        owner: bool,
+        path: &dyn Fn() -> String,
+    ) -> Meta {
+        let key = (Namespace::Xattr, Box::from(CAPABILITY));
+        if let Some(values) = self.values_of(id).filter(|values| values.contains_key(&key)) {
+            let mut values = (*values).clone();
+            values.remove(&key);
+            lock(&self.metadata).insert(id, Arc::new(values));
+            self.tell_unset(id, Unset { failed: vec![(CAPABILITY.into(), Errno::PERM)], nfs4: false }, path);
+        }
+        // Without their owner these are never set, which is counted where that is seen.
+        if owner && meta.mode & SETID != 0 {
+            count(&self.not_kept.setid);
+            return Meta { mode: meta.mode & !SETID, ..*meta };
+        }
+        *meta
     }
 
     /// Tells what could not be kept of an entry, ahead of the end of its operation.

@@ -144,6 +144,43 @@ fn a_programs_rights_come_last() {
     assert_eq!(value_of(&bench.root.join("f"), "security.capability"), Some(RIGHTS.to_vec()));
 }
 
+/// Goal: a file of another user that is written in place gets neither a program's rights nor setuid, for he
+/// may have it open for writing; one of ours does.
+#[test]
+fn strangers_inodes_get_no_rights() {
+    if !is_root() {
+        return eprintln!("skipped: rights need root");
+    }
+    for (uid, rights) in [(0, true), (12345, false)] {
+        let mut bench = Bench::with(|config| {
+            config.keeps = ALL;
+            config.in_place = Some(InPlace::new(None, true, crate::sink::Beside::default()));
+        });
+        let path = bench.root.join("f");
+        fs::write(&path, "old").expect("write");
+        std::os::unix::fs::chown(&path, Some(uid), Some(uid)).expect("chown");
+        let f = file(1, DirId::ROOT, "f", 3);
+        let all = [(Namespace::Xattr, CAPABILITY, &RIGHTS[..]), (Namespace::Xattr, b"user.a", b"1")];
+        wanted(&bench, &f, &all);
+        bench.write(&f, 0, b"new").expect("written");
+        let mut item = whole(&f, Meta { mode: 0o4755, uid: 0, gid: 0, ..META });
+        item.publish.as_mut().expect("set").owner = true;
+        let mut done = bench.run(SinkOp::Commit { durable: true, items: vec![item] }, b"");
+        let mut told = None;
+        if let SinkDone::Unkept { failure, .. } = done {
+            told = Some(failure.text.to_string());
+            done = bench.posted.recv_timeout(Duration::from_secs(60)).expect("a completion").0;
+        }
+        assert!(matches!(&done, SinkDone::Commit { results, .. } if results[0].1.is_ok()), "{done:?}");
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).expect("stat")) & 0o7777;
+        assert_eq!(value_of(&path, "security.capability").is_some(), rights);
+        assert_eq!(mode, if rights { 0o4755 } else { 0o755 });
+        assert_eq!(value_of(&path, "user.a"), Some(b"1".to_vec()), "all else is kept");
+        assert_eq!(told.is_some_and(|text| text.contains("security.capability")), !rights);
+        assert_eq!(bench.not_kept().setid, u64::from(!rights));
+    }
+}
+
 /// Goal: what cannot be set is told ahead of the end of its operation, and the file has its name.
 /// Method: an attribute of a class that the kernel has no handler for.
 #[test]
