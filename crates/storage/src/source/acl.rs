@@ -89,7 +89,8 @@ mod tests {
         bytes
     }
 
-    /// Goal: both ends tell the same mode of the same file and list: the mask stays where others have as much.
+    /// Goal: both ends tell the same mode of the same file and list: the mask stays where others have as
+    /// much.
     #[test]
     fn modes_are_told_alike() {
         let of = list(&[(1, 6), (2, 6), (4, 0), (0x10, 6), (0x20, 6)]);

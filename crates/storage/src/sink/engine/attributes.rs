@@ -3,8 +3,8 @@
 //! In: what an entry is to have, told before its operations. Out: that set, in its order around mode, owner
 //! and mtime; how what stands there differs; what could not be kept, told before its operation ends.
 //! What must hold: they are set while nobody sees the entry under its name, and before it is synced; an entry
-//! of which some cannot be kept gets its name all the same; while a list is missing, the mode gives nobody but
-//! the owner anything.
+//! of which some cannot be kept gets its name all the same; while a list is missing, the mode gives nobody
+//! but the owner anything.
 //! Left out: reading, comparing and setting themselves ([`attributes`](crate::attributes)).
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -81,8 +81,8 @@ impl Sink {
         if nothing && before.access.is_none() {
             return Ok((self.set_meta(fd, wanted, path)?, Change::NONE));
         }
-        // Until its list stands nobody has more by the mode than its owner: a list that goes leaves its mask to
-        // the group, and the entries of one that comes may deny what the mode allows.
+        // Until its list stands nobody but its owner has anything by the mode: a list that goes leaves its mask
+        // to the group, and the entries of one that comes may deny what the mode allows.
         let alone = stat.st_mode & 0o700;
         let narrow = before.acl && stat.st_mode & 0o7777 != alone;
         if narrow && !haul_mutant::removed("no-wider-mode-without-its-list") {
