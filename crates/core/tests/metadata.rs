@@ -6,7 +6,7 @@ use haul_core::entry::{
 };
 use haul_core::ids::{DirId, FileId, Generation, Time};
 use haul_core::journal::{Log, Replayed, Resume};
-use haul_core::metadata::{Gathering, Values, pieces_of};
+use haul_core::metadata::{Gathering, Unread, Values, pieces_of};
 use haul_core::schedule::Policy;
 use haul_core::transfer::op::{SinkDone, SinkOp};
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
@@ -181,12 +181,17 @@ fn classes_that_are_never_kept_are_held_back() {
         ("user.haul.x", 1),
     ]);
     sent.insert((Namespace::AccessAcl, [].into()), vec![1]);
+    // That not all came is no attribute, and the engine has to know it.
+    let mark = Unread { xattrs: true, acls: false };
+    mark.mark(&mut sent);
     let actions = hears(&mut sink, metadata(ID, sent));
     let told = actions.iter().find_map(|action| match action {
         SinkAction::Metadata { values, .. } => Some((**values).clone()),
         _ => None,
     });
-    assert_eq!(told, Some(values(&[("user.a", 1)])));
+    let mut kept = values(&[("user.a", 1)]);
+    mark.mark(&mut kept);
+    assert_eq!(told, Some(kept));
     assert_eq!(sink.counts().refused_metadata, 5);
 }
 
@@ -306,6 +311,15 @@ fn sources_wait_for_open_metadata() {
         .count();
     assert!(took * 15 * len <= METADATA_OPEN_MAX / 4 && took > 10, "{took}");
     assert!(source.wants_entries(), "what lies in them comes");
+    let mut marked = 0;
+    while let Some(action) = source.poll_action() {
+        let SourceAction::Send(Message::Metadata(pieces)) = action else { continue };
+        for piece in pieces.into_iter().filter(|piece| piece.last) {
+            let last: Values = [((piece.namespace, piece.name), piece.piece.into())].into();
+            marked += usize::from(Unread::of(&last).any());
+        }
+    }
+    assert_eq!(took + marked, 99, "of those without theirs nothing is removed");
 }
 
 /// Goal: whatever entries have of attributes, each message of them can be sent, and they come whole.

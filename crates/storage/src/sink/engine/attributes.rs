@@ -81,8 +81,8 @@ impl Sink {
         if nothing && before.access.is_none() {
             return Ok((self.set_meta(fd, wanted, path)?, Change::NONE));
         }
-        // Until its list stands nobody but its owner has anything by the mode: a list that goes leaves its mask
-        // to the group, and the entries of one that comes may deny what the mode allows.
+        // Until its list stands nobody but its owner has anything by the mode: a list that goes leaves its
+        // mask to the group, and the entries of one that comes may deny what the mode allows.
         let alone = stat.st_mode & 0o700;
         let narrow = before.acl && stat.st_mode & 0o7777 != alone;
         if narrow && !haul_mutant::removed("no-wider-mode-without-its-list") {
