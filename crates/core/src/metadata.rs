@@ -40,6 +40,43 @@ const NEVER_KEPT: [&[u8]; 13] = [
     b"trusted.haul.",
 ];
 
+/// An attribute of haul's own, which no file has: not all that the source has of the entry came. Its value is
+/// one byte of [`Unread`].
+const UNREAD: &[u8] = b"user.haul.unread";
+
+/// What of an entry may be more than came: of that, nothing that stands at the destination is removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    pub xattrs: bool,
+    pub acls: bool,
+}
+
+impl Unread {
+    /// As these values say of themselves.
+    pub fn of(values: &Values) -> Unread {
+        let key = (Namespace::Xattr, Box::from(UNREAD));
+        let bits = values.get(&key).map_or(0, |value| value.first().copied().unwrap_or(3));
+        Unread { xattrs: bits & 1 != 0, acls: bits & 2 != 0 }
+    }
+
+    pub fn any(self) -> bool {
+        self.xattrs || self.acls
+    }
+
+    /// Has the values say it.
+    pub fn mark(self, values: &mut Values) {
+        if self.any() {
+            let bits = u8::from(self.xattrs) | u8::from(self.acls) << 1;
+            values.insert((Namespace::Xattr, Box::from(UNREAD)), vec![bits]);
+        }
+    }
+}
+
+/// Whether it says that others did not come.
+pub fn is_mark(namespace: Namespace, name: &[u8]) -> bool {
+    namespace == Namespace::Xattr && name == UNREAD
+}
+
 /// Whether an extended attribute of this name is ever read, set, compared or removed. Lists
 /// (`system.posix_acl_access`) have namespaces of their own.
 pub fn may_be_kept(name: &[u8]) -> bool {

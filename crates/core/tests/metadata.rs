@@ -6,13 +6,14 @@ use haul_core::entry::{
 };
 use haul_core::ids::{DirId, FileId, Generation, Time};
 use haul_core::journal::{Log, Replayed, Resume};
-use haul_core::metadata::{Values, pieces_of};
+use haul_core::metadata::{Gathering, Unread, Values, pieces_of};
 use haul_core::schedule::Policy;
 use haul_core::transfer::op::{SinkDone, SinkOp};
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
 use haul_core::wire::{
     Agreed, Announced, Change, DoneItem, Failure, FailureKind, Message, MetadataPiece, Outcome, SinkOptions,
+    encode_message,
 };
 
 const G0: Generation = Generation(0);
@@ -180,12 +181,17 @@ fn classes_that_are_never_kept_are_held_back() {
         ("user.haul.x", 1),
     ]);
     sent.insert((Namespace::AccessAcl, [].into()), vec![1]);
+    // That not all came is no attribute, and the engine has to know it.
+    let mark = Unread { xattrs: true, acls: false };
+    mark.mark(&mut sent);
     let actions = hears(&mut sink, metadata(ID, sent));
     let told = actions.iter().find_map(|action| match action {
         SinkAction::Metadata { values, .. } => Some((**values).clone()),
         _ => None,
     });
-    assert_eq!(told, Some(values(&[("user.a", 1)])));
+    let mut kept = values(&[("user.a", 1)]);
+    mark.mark(&mut kept);
+    assert_eq!(told, Some(kept));
     assert_eq!(sink.counts().refused_metadata, 5);
 }
 
@@ -305,6 +311,56 @@ fn sources_wait_for_open_metadata() {
         .count();
     assert!(took * 15 * len <= METADATA_OPEN_MAX / 4 && took > 10, "{took}");
     assert!(source.wants_entries(), "what lies in them comes");
+    let mut marked = 0;
+    while let Some(action) = source.poll_action() {
+        let SourceAction::Send(Message::Metadata(pieces)) = action else { continue };
+        for piece in pieces.into_iter().filter(|piece| piece.last) {
+            let last: Values = [((piece.namespace, piece.name), piece.piece.into())].into();
+            marked += usize::from(Unread::of(&last).any());
+        }
+    }
+    assert_eq!(took + marked, 99, "of those without theirs nothing is removed");
+}
+
+/// Goal: whatever entries have of attributes, each message of them can be sent, and they come whole.
+/// Method: one file with many of a medium length; many with a few of the longest; names of the longest.
+#[test]
+fn metadata_fit_their_messages() {
+    let long = |at: usize| format!("user.{at:0250}");
+    let short = |at: usize| format!("user.{at}");
+    let many = |count: usize, len: usize, name: &dyn Fn(usize) -> String| -> Values {
+        (0..count).map(|at| ((Namespace::Xattr, name(at).into_bytes().into()), vec![7; len])).collect()
+    };
+    let mut of: Vec<Vec<Values>> =
+        vec![vec![many(261, 4000, &short)], vec![many(4000, 7, &long)], vec![many(30_000, 0, &short)]];
+    of.push((0..40).map(|file| many(1 + file % 15, 65_000, &short)).collect());
+    for entries in of {
+        let mut source = source();
+        for (at, values) in entries.iter().enumerate() {
+            let id = FileId(at as u64 + 1);
+            assert!(source.handle_entry_with(
+                entry(id, link(), false),
+                Some(values.clone()),
+                Lies::Ask,
+                Time(0)
+            ));
+        }
+        let mut whole: Vec<Gathering> = Vec::new();
+        whole.resize_with(entries.len(), Gathering::default);
+        let mut told = Vec::new();
+        while let Some(action) = source.poll_action() {
+            let SourceAction::Send(message) = action else { continue };
+            let mut body = Vec::new();
+            // It panics over what no message may be.
+            encode_message(&message, &mut body);
+            let Message::Metadata(pieces) = message else { continue };
+            for piece in pieces {
+                let at = piece.id.0 as usize - 1;
+                told.extend(whole[at].add(piece).expect("it follows").map(|values| (at, values)));
+            }
+        }
+        assert!(told.into_iter().eq(entries.into_iter().enumerate()));
+    }
 }
 
 fn source() -> Source {

@@ -3,8 +3,7 @@
 //! In: what a call goes to ([`Subject`]), what is kept ([`Keeps`]), values. Out: values; what differs; names
 //! that could not be read or set, with the reason.
 //! What must hold: what [`may_be_kept`] does not allow is neither read nor set nor removed, and no link is
-//! followed. A list comes after the mode, whose group bits it replaces; a program's rights come last, for a
-//! write and a change of owner clear them.
+//! followed. A program's rights come last, for a write and a change of owner clear them.
 //! Left out: NFSv4 lists that say no more than a mode (those every file of such a server has); the ids in
 //! lists, which are numbers, as owners are.
 
@@ -15,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use haul_core::entry::{METADATA_LEN_MAX, METADATA_NAME_LEN_MAX, METADATA_VALUE_LEN_MAX, Name, Namespace};
-use haul_core::metadata::{CAPABILITY, Values, len_of, may_be_kept};
+use haul_core::metadata::{CAPABILITY, Unread, Values, is_mark, len_of, may_be_kept};
 use haul_core::wire::SinkOptions;
 use rustix::fs::{FileType, XattrFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -27,6 +26,8 @@ const NFS4: &CStr = c"system.nfs4_acl";
 const NAMES_LEN_MAX: usize = 64 * 1024;
 /// What most lists of names, and most values, fit.
 const SHORT: usize = 1024;
+/// The name and the value of the mark that not everything came.
+const MARK_LEN_MAX: usize = 64;
 
 /// What is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +95,8 @@ impl Way<'_> {
     }
 
     fn set(&self, name: &CStr, value: &[u8]) -> Result<(), Errno> {
+        #[cfg(test)]
+        steps::note(self, "set", name);
         let flags = XattrFlags::empty();
         retry_on_intr(|| match self {
             Way::Fd(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
@@ -103,6 +106,8 @@ impl Way<'_> {
     }
 
     fn remove(&self, name: &CStr) -> Result<(), Errno> {
+        #[cfg(test)]
+        steps::note(self, "remove", name);
         retry_on_intr(|| match self {
             Way::Fd(fd) => rustix::fs::fremovexattr(fd, name),
             Way::Followed(path) => rustix::fs::removexattr(path, name),
@@ -156,8 +161,44 @@ fn kept_names(list: &[u8]) -> impl Iterator<Item = CString> {
     names.filter(|name| may_be_kept(name)).filter_map(|name| CString::new(name).ok())
 }
 
-/// Reads what is kept of it. What could not be read is not in it, and named.
+/// What of extended attributes could not be listed.
+const ALL_XATTRS: &[u8] = b"extended attributes";
+
+fn is_list(name: &[u8]) -> bool {
+    [ACCESS, DEFAULT, NFS4].iter().any(|list| list.to_bytes() == name)
+}
+
+/// What could not be read, by class.
+fn unread_of(failed: &[Failed]) -> Unread {
+    let acls = failed.iter().any(|(name, _)| is_list(name));
+    Unread { xattrs: failed.iter().any(|(name, _)| !is_list(name)), acls }
+}
+
+/// Reads what is kept of it, as far as it fits what an entry may have. What could not be read or does not fit
+/// is not in it, and named; then the values say so too.
 pub(crate) fn read(subject: Subject<'_>, kind: FileType, keeps: Keeps) -> (Values, Vec<Failed>) {
+    let (mut values, mut failed) = read_all(subject, kind, keeps);
+    // No file system of Linux but XFS holds as many. Lists say who may do what, so that attributes go first.
+    let most = METADATA_LEN_MAX as usize - MARK_LEN_MAX;
+    while len_of(&values) > most {
+        let last = values.keys().rfind(|(namespace, _)| *namespace == Namespace::Xattr);
+        let Some(key) = last.or_else(|| values.keys().next_back()).cloned() else { break };
+        values.remove(&key);
+        let name = match key.0 {
+            Namespace::Xattr => key.1,
+            Namespace::AccessAcl => ACCESS.to_bytes().into(),
+            Namespace::DefaultAcl => DEFAULT.to_bytes().into(),
+            Namespace::Nfs4Acl => NFS4.to_bytes().into(),
+        };
+        failed.push((name, Errno::TOOBIG));
+    }
+    if !haul_mutant::removed("what-was-not-read-is-not-missing") {
+        unread_of(&failed).mark(&mut values);
+    }
+    (values, failed)
+}
+
+fn read_all(subject: Subject<'_>, kind: FileType, keeps: Keeps) -> (Values, Vec<Failed>) {
     let (mut values, mut failed) = (Values::new(), Vec::new());
     if !keeps.any() {
         return (values, failed);
@@ -165,7 +206,7 @@ pub(crate) fn read(subject: Subject<'_>, kind: FileType, keeps: Keeps) -> (Value
     let way = subject.way();
     if keeps.xattrs {
         let list = way.names().unwrap_or_else(|errno| {
-            failed.push((b"extended attributes"[..].into(), errno));
+            failed.push((ALL_XATTRS.into(), errno));
             Vec::new()
         });
         for name in kept_names(&list) {
@@ -186,21 +227,18 @@ pub(crate) fn read(subject: Subject<'_>, kind: FileType, keeps: Keeps) -> (Value
                 Ok(Some(value)) => drop(values.insert((namespace, [].into()), value)),
                 Ok(None) => {}
                 Err(errno) if has_none(errno) => {
-                    if let Ok(Some(value)) = way.get(NFS4)
-                        && says_more_than_a_mode(&value)
-                    {
-                        values.insert((Namespace::Nfs4Acl, [].into()), value);
+                    match way.get(NFS4) {
+                        Ok(Some(value)) if says_more_than_a_mode(&value) => {
+                            values.insert((Namespace::Nfs4Acl, [].into()), value);
+                        }
+                        Err(errno) if !has_none(errno) => failed.push((NFS4.to_bytes().into(), errno)),
+                        Ok(_) | Err(_) => {}
                     }
                     break;
                 }
                 Err(errno) => failed.push((name.to_bytes().into(), errno)),
             }
         }
-    }
-    // No file system of Linux but XFS holds as many.
-    while len_of(&values) > METADATA_LEN_MAX as usize {
-        let Some(((_, name), _)) = values.pop_last() else { break };
-        failed.push((name, Errno::TOOBIG));
     }
     (values, failed)
 }
@@ -232,7 +270,7 @@ pub(crate) fn compare(
     if !keeps.any() {
         return Differs::default();
     }
-    let (mut stands, _) = read(subject, kind, keeps);
+    let (mut stands, failed) = read_all(subject, kind, keeps);
     let none = Values::new();
     let wanted = wanted.unwrap_or(&none);
     let of = |values: &Values, xattr: bool| -> Vec<((Namespace, Box<[u8]>), Vec<u8>)> {
@@ -243,11 +281,24 @@ pub(crate) fn compare(
         };
         values
             .iter()
-            .filter(|((namespace, _), _)| of(*namespace))
+            .filter(|((namespace, name), _)| of(*namespace) && !is_mark(*namespace, name))
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect()
     };
-    let xattrs = keeps.xattrs && of(&stands, true) != of(wanted, true);
+    let unread = Unread::of(wanted);
+    let differs = |xattr: bool, more_may_stand: bool| {
+        let (stand, wanted) = (of(&stands, xattr), of(wanted, xattr));
+        match more_may_stand {
+            true => wanted.iter().any(|value| !stand.contains(value)),
+            false => stand != wanted,
+        }
+    };
+    // What cannot be read there cannot be told to be right: it is tried, and then said what is in the way.
+    let unseen = match haul_mutant::removed("unseen-is-not-the-same") {
+        true => Unread::default(),
+        false => unread_of(&failed),
+    };
+    let xattrs = keeps.xattrs && (unseen.xattrs || differs(true, unread.xattrs));
     let nfs4 = (Namespace::Nfs4Acl, Box::from([]));
     let others = keeps.acls
         && match (stands.get(&nfs4), wanted.get(&nfs4)) {
@@ -259,7 +310,7 @@ pub(crate) fn compare(
             }
             (_, None) => false,
         };
-    let acl = others || keeps.acls && of(&stands, false) != of(wanted, false);
+    let acl = others || keeps.acls && (unseen.acls || differs(false, unread.acls));
     let rights = (Namespace::Xattr, Box::from(CAPABILITY));
     let gains_rights =
         keeps.xattrs && wanted.get(&rights).is_some_and(|to_be| stands.get(&rights) != Some(to_be));
@@ -285,26 +336,36 @@ pub(crate) fn set_first(
 ) -> Unset {
     let mut unset = Unset::default();
     let way = subject.way();
+    let unread = wanted.map(Unread::of).unwrap_or_default();
     let wants = |namespace: Namespace, name: &[u8]| {
         wanted.and_then(|wanted| wanted.get(&(namespace, Box::from(name)))).map(Vec::as_slice)
     };
     if keeps.acls && kind != FileType::Symlink && !haul_mutant::removed("other-lists-go") {
         for (namespace, name) in [(Namespace::AccessAcl, ACCESS), (Namespace::DefaultAcl, DEFAULT)] {
             let may_be = namespace == Namespace::AccessAcl || kind == FileType::Directory;
-            // Of a list that comes the one that stands would widen the mode until then.
-            if may_be
-                && way
-                    .get(name)
-                    .is_ok_and(|stands| stands.is_some_and(|stands| wants(namespace, b"") != Some(&stands)))
-            {
-                note(&mut unset, name, way.remove(name));
+            if !may_be {
+                continue;
+            }
+            let wanted = wants(namespace, b"");
+            match way.get(name) {
+                // Of a list that comes the one that stands would widen the mode until then.
+                Ok(Some(stands)) if wanted != Some(&stands) && (wanted.is_some() || !unread.acls) => {
+                    note(&mut unset, name, way.remove(name));
+                }
+                Ok(_) => {}
+                Err(errno) if has_none(errno) => {}
+                Err(errno) => note(&mut unset, name, Err(errno)),
             }
         }
     }
     if !keeps.xattrs {
         return unset;
     }
-    let list = way.names().unwrap_or_default();
+    let list = way.names().unwrap_or_else(|errno| {
+        // What stands there and should not is not known.
+        unset.failed.push((ALL_XATTRS.into(), errno));
+        Vec::new()
+    });
     let mut opened = false;
     let mut insist = |act: &dyn Fn() -> Result<(), Errno>| match act() {
         Err(Errno::ACCESS) if !std::mem::replace(&mut opened, true) => {
@@ -319,7 +380,7 @@ pub(crate) fn set_first(
         match (stands, wants(Namespace::Xattr, name.as_bytes())) {
             (Ok(Some(stands)), Some(wanted)) if stands == wanted => same.push(name),
             (_, Some(_)) => {}
-            (_, None) if haul_mutant::removed("other-attributes-go") => {}
+            (_, None) if unread.xattrs || haul_mutant::removed("other-attributes-go") => {}
             (_, None) => {
                 let removed = insist(&|| way.remove(&name));
                 note(&mut unset, &name, removed);
@@ -337,21 +398,24 @@ pub(crate) fn set_first(
     unset
 }
 
-/// Sets lists and a program's rights.
-pub(crate) fn set_last(
+/// Sets lists. Whether the mode is now what one of them says.
+pub(crate) fn set_lists(
     subject: Subject<'_>,
     kind: FileType,
     keeps: Keeps,
     wanted: Option<&Values>,
     unset: &mut Unset,
-) {
-    let Some(wanted) = wanted else { return };
+) -> bool {
+    let Some(wanted) = wanted else { return false };
     let way = subject.way();
+    let mut says_mode = false;
     if keeps.acls && kind != FileType::Symlink {
         for (namespace, name) in [(Namespace::AccessAcl, ACCESS), (Namespace::DefaultAcl, DEFAULT)] {
             let may_be = namespace == Namespace::AccessAcl || kind == FileType::Directory;
             if let Some(value) = wanted.get(&(namespace, Box::from([]))).filter(|_| may_be) {
-                note(unset, name, way.set(name, value));
+                let set = way.set(name, value);
+                says_mode |= namespace == Namespace::AccessAcl && set.is_ok();
+                note(unset, name, set);
             }
         }
         if let Some(value) = wanted.get(&(Namespace::Nfs4Acl, Box::from([])))
@@ -360,6 +424,13 @@ pub(crate) fn set_last(
             unset.nfs4 = true;
         }
     }
+    says_mode
+}
+
+/// Sets a program's rights.
+pub(crate) fn set_rights(subject: Subject<'_>, keeps: Keeps, wanted: Option<&Values>, unset: &mut Unset) {
+    let Some(wanted) = wanted else { return };
+    let way = subject.way();
     if keeps.xattrs
         && !haul_mutant::removed("a-programs-rights-come-last")
         && let Ok(name) = CString::new(CAPABILITY)
@@ -370,7 +441,9 @@ pub(crate) fn set_last(
 }
 
 fn xattrs_of(wanted: Option<&Values>) -> impl Iterator<Item = (CString, &[u8])> {
-    let all = wanted.into_iter().flatten().filter(|((namespace, _), _)| *namespace == Namespace::Xattr);
+    let is_xattr =
+        |namespace: Namespace, name: &[u8]| namespace == Namespace::Xattr && !is_mark(namespace, name);
+    let all = wanted.into_iter().flatten().filter(move |((namespace, name), _)| is_xattr(*namespace, name));
     all.filter_map(|((_, name), value)| Some((CString::new(&name[..]).ok()?, value.as_slice())))
 }
 
@@ -407,6 +480,31 @@ fn says_more_than_a_mode(list: &[u8]) -> bool {
         Some(true)
     }
     plain(list) != Some(true)
+}
+
+/// What was about to be set or removed of open files, and the modes that they had then: for tests of orders
+/// that no end state shows.
+#[cfg(test)]
+pub(crate) mod steps {
+    use std::ffi::CStr;
+    use std::sync::Mutex;
+
+    use super::Way;
+
+    static NOTED: Mutex<Vec<(u64, String, u32)>> = Mutex::new(Vec::new());
+
+    pub(super) fn note(way: &Way<'_>, what: &str, name: &CStr) {
+        let Way::Fd(fd) = way else { return };
+        let Ok(stat) = rustix::fs::fstat(fd) else { return };
+        let step = format!("{what} {}", name.to_string_lossy());
+        NOTED.lock().expect("no test panics with it").push((stat.st_ino, step, stat.st_mode & 0o7777));
+    }
+
+    /// Those of one inode, so far.
+    pub(crate) fn of(ino: u64) -> Vec<(String, u32)> {
+        let noted = NOTED.lock().expect("no test panics with it");
+        noted.iter().filter(|(of, ..)| *of == ino).map(|(_, what, mode)| (what.clone(), *mode)).collect()
+    }
 }
 
 #[cfg(test)]
@@ -448,6 +546,44 @@ mod tests {
             assert!(compare(subject, FileType::RegularFile, ALL, None).xattrs);
         }
         assert!(read(open, FileType::RegularFile, Keeps::default()).0.is_empty());
+    }
+
+    /// Goal: of an entry that could not be read whole nothing that stands at the destination is removed or
+    /// differs, and what came is set; the mark itself is no attribute of any file.
+    #[test]
+    fn what_was_not_read_is_not_missing() {
+        let temp = tempfile::tempfile().expect("file");
+        let (open, kind) = (Subject::Open(temp.as_fd()), FileType::RegularFile);
+        let stands = values(&[("user.a", b"1"), ("user.unread", b"stays")]);
+        assert!(set_first(open, kind, ALL, Some(&stands), || ()).failed.is_empty());
+        let mut came = values(&[("user.a", b"2")]);
+        unread_of(&[(b"user.unread"[..].into(), Errno::IO)]).mark(&mut came);
+        assert_eq!(Unread::of(&came), Unread { xattrs: true, acls: false });
+        assert!(compare(open, kind, ALL, Some(&came)).xattrs);
+        assert!(set_first(open, kind, ALL, Some(&came), || ()).failed.is_empty());
+        assert!(!compare(open, kind, ALL, Some(&came)).xattrs);
+        assert_eq!(read(open, kind, ALL).0, values(&[("user.a", b"2"), ("user.unread", b"stays")]));
+        assert_eq!(unread_of(&[(ACCESS.to_bytes().into(), Errno::IO)]), Unread { xattrs: false, acls: true });
+        // Nothing can be read of what is only held, and asked as if it were open; the source says so.
+        let held = rustix::fs::open("/", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).expect("hold");
+        let (came, failed) = read(Subject::Open(held.as_fd()), FileType::Directory, ALL);
+        assert_eq!(Unread::of(&came), Unread { xattrs: true, acls: true }, "{failed:?}");
+    }
+
+    /// Goal: a file of which nothing can be read is not taken for one that has nothing.
+    /// Method: what is only held, and is asked as if it were open.
+    #[test]
+    fn unseen_is_not_the_same() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let flags = rustix::fs::OFlags::PATH;
+        let held = rustix::fs::open(temp.path(), flags, rustix::fs::Mode::empty()).expect("hold");
+        let (subject, kind) = (Subject::Open(held.as_fd()), FileType::Directory);
+        let differs = compare(subject, kind, ALL, None);
+        assert!(differs.xattrs && differs.acl);
+        let unset = set_first(subject, kind, ALL, None, || ());
+        let told: Vec<_> = unset.failed.iter().map(|(name, errno)| (&name[..], *errno)).collect();
+        assert!(told.contains(&(ALL_XATTRS, Errno::BADF)), "{told:?}");
+        assert!(told.contains(&(ACCESS.to_bytes(), Errno::BADF)), "{told:?}");
     }
 
     /// Goal: an NFSv4 list that a server makes of a mode is no list that anybody gave.

@@ -566,12 +566,19 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     fn tell_values(&mut self, place: Place, name: &Name, values: Values, unread: Vec<Failed>) {
         if let Some((attribute, errno)) = unread.first() {
             let path = self.path(place, name);
-            let attribute = haul_base::escape::within(attribute);
+            let mut attribute = haul_base::escape::within(attribute).to_string();
+            const NAMED: usize = 3;
+            for (more, _) in unread.iter().take(NAMED).skip(1) {
+                attribute = format!("{attribute}, {}", haul_base::escape::within(more));
+            }
+            if unread.len() > NAMED {
+                attribute = format!("{attribute} and {} more", unread.len() - NAMED);
+            }
             let failure = match *errno {
                 Errno::TOOBIG => {
                     let most = METADATA_LEN_MAX / (1024 * 1024);
                     let cause = format!(
-                        "more extended attributes than the {most} MiB that are kept of an entry: {attribute} is left out"
+                        "more extended attributes than the {most} MiB that are kept of an entry: left out: {attribute}"
                     );
                     own_failure(FailureKind::Walk, "read", &path, &cause)
                 }

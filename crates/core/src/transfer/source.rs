@@ -16,7 +16,7 @@ use crate::digest::SubtreeSet;
 use crate::entry::EntryKind;
 use crate::ids::{BufferId, DirId, FileId, Generation, Holder, Leased, SinkTarget, StreamId, Time};
 use crate::layout::Layout;
-use crate::metadata::Values;
+use crate::metadata::{Unread, Values};
 use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, lost, protocol};
@@ -321,8 +321,13 @@ impl Source {
         let is_dir = matches!(entry.kind, EntryKind::Dir { .. });
         let asked = values.filter(|values| self.config.agreed.metadata && !values.is_empty());
         let had = asked.is_some();
-        let values = asked.filter(|values| !is_dir || self.metadata.fit_dir(values));
+        let mut values = asked.filter(|values| !is_dir || self.metadata.fit_dir(values));
         let fits = had == values.is_some();
+        if !fits {
+            let mut none = Values::new();
+            Unread { xattrs: true, acls: true }.mark(&mut none);
+            values = Some(none);
+        }
         entry.extras.metadata = values.is_some();
         if let EntryKind::File { fingerprint, sparse, striped, .. } = &mut entry.kind {
             *sparse &= self.config.agreed.holes && fingerprint.size > SMALL_LEN_MAX;

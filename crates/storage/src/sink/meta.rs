@@ -4,7 +4,7 @@
 //! What must hold: nothing is wider here than at its source without an error; what a system call or a file
 //! system did not do is counted, also where it said nothing.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::entry::{Meta, Timestamp};
@@ -24,7 +24,7 @@ const SETGID: u32 = 0o2000;
 #[derive(Debug, Default)]
 pub struct NotKeptCounters {
     pub(super) owner: AtomicU64,
-    setid: AtomicU64,
+    pub(super) setid: AtomicU64,
     pub(super) mode: AtomicU64,
     pub(super) mtime: AtomicU64,
     clamped: AtomicU64,
@@ -106,7 +106,19 @@ pub(super) fn set_meta(
     lost: &NotKeptCounters,
     path: &dyn Fn() -> String,
 ) -> Result<Stat, Failure> {
-    let (fd, meta) = (fd.as_fd(), wanted.meta);
+    let fd = fd.as_fd();
+    let owned = set_owner_of(fd, wanted, lost, path)?;
+    set_mode_of(fd, wanted, (owned, false), lost, path)
+}
+
+/// Sets owner and group, if that is wanted. Which of them it has now.
+pub(super) fn set_owner_of(
+    fd: BorrowedFd<'_>,
+    wanted: &Wanted<'_>,
+    lost: &NotKeptCounters,
+    path: &dyn Fn() -> String,
+) -> Result<(bool, bool), Failure> {
+    let meta = wanted.meta;
     let fail = |what, errno| fault::os_at(FailureKind::Metadata, what, &path(), errno, fd);
     let (mut user, mut group) = (false, false);
     if wanted.owner
@@ -118,17 +130,39 @@ pub(super) fn set_meta(
             count(&lost.owner);
         }
     }
-    let source = meta.mode & 0o7777;
-    let mode = kept_bits(source, (user, group));
+    Ok((user, group))
+}
+
+/// Sets mode and mtime of what was given its owner as far as `owned` says, and looks what stands.
+/// `says_mode`: its list is set, and what everybody may do is as that says.
+pub(super) fn set_mode_of(
+    fd: BorrowedFd<'_>,
+    wanted: &Wanted<'_>,
+    (owned, says_mode): ((bool, bool), bool),
+    lost: &NotKeptCounters,
+    path: &dyn Fn() -> String,
+) -> Result<Stat, Failure> {
+    let meta = wanted.meta;
+    let fail = |what, errno| fault::os_at(FailureKind::Metadata, what, &path(), errno, fd);
+    let mut source = meta.mode & 0o7777;
+    let mut mode = kept_bits(source, owned);
     if mode != source {
         count(&lost.setid);
+    }
+    let mut listed = None;
+    if says_mode {
+        let now = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?.st_mode & 0o7777;
+        // A mode with other bits would give the list another mask.
+        let by_list = |mode: u32| mode & !0o777 | now & 0o777;
+        (source, mode) = (by_list(source), by_list(mode));
+        listed = Some(now);
     }
     let mode = mode | wanted.keep;
     let chmod = || {
         let changed = retry_on_intr(|| rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
         permitted(changed).map_err(|errno| fail("set the mode of", errno))
     };
-    let has_mode = wanted.made_with == Some(mode);
+    let has_mode = [wanted.made_with, listed].contains(&Some(mode));
     if !has_mode {
         chmod()?;
     }

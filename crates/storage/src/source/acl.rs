@@ -35,9 +35,8 @@ pub(crate) fn told(dir: BorrowedFd<'_>, name: &Name, seen: Seen) -> Seen {
 /// The same, of what stands at `path`.
 pub(crate) fn told_at(path: &Path, mut seen: Seen) -> Seen {
     let mode = seen.meta.mode;
-    let group_has_more = (mode >> 3) & !mode & 0o7 != 0;
     if seen.kind == rustix::fs::FileType::Symlink
-        || !group_has_more
+        || !group_has_more(mode)
         || haul_mutant::removed("masks-are-no-groups")
     {
         return seen;
@@ -48,15 +47,18 @@ pub(crate) fn told_at(path: &Path, mut seen: Seen) -> Seen {
     else {
         return seen;
     };
-    if let Some(group) = group_of(list.get(..len).unwrap_or_default()) {
-        seen.meta.mode = mode & (!GROUP | group << 3);
-    }
+    seen.meta.mode = mode_by(mode, list.get(..len).unwrap_or_default());
     seen
 }
 
-/// The mode that is to be told of what has this list.
+fn group_has_more(mode: u32) -> bool {
+    (mode >> 3) & !mode & 0o7 != 0
+}
+
+/// The mode that is to be told of what has this list, at both ends.
 pub(crate) fn mode_by(mode: u32, list: &[u8]) -> u32 {
-    group_of(list).map_or(mode, |group| mode & (!GROUP | group << 3))
+    let group = if group_has_more(mode) { group_of(list) } else { None };
+    group.map_or(mode, |group| mode & (!GROUP | group << 3))
 }
 
 /// What the owning group may do by this list, below its mask.
@@ -85,6 +87,26 @@ mod tests {
             bytes.extend(u32::MAX.to_le_bytes());
         }
         bytes
+    }
+
+    /// Goal: both ends tell the same mode of the same file and list: the mask stays where others have as
+    /// much.
+    #[test]
+    fn modes_are_told_alike() {
+        let of = list(&[(1, 6), (2, 6), (4, 0), (0x10, 6), (0x20, 6)]);
+        assert_eq!((mode_by(0o666, &of), mode_by(0o660, &of)), (0o666, 0o600));
+        let file = tempfile::NamedTempFile::new().expect("file");
+        let Ok(()) = rustix::fs::fsetxattr(
+            file.as_file(),
+            c"system.posix_acl_access",
+            &of,
+            rustix::fs::XattrFlags::empty(),
+        ) else {
+            return eprintln!("skipped: no lists here");
+        };
+        let seen = Seen::from(rustix::fs::lstat(file.path()).expect("stat"));
+        assert_eq!(seen.meta.mode, 0o666);
+        assert_eq!(told_at(file.path(), seen.clone()).meta.mode, mode_by(seen.meta.mode, &of));
     }
 
     /// Goal: the group has what its own entry and the mask allow; what is no list says nothing.

@@ -14,7 +14,7 @@ use super::file::{Mark, SinkPhase};
 use super::{Sink, SinkAction};
 use crate::entry::{METADATA_OPEN_MAX, Namespace};
 use crate::ids::{FileId, Generation};
-use crate::metadata::{Gathering, Values, may_be_kept};
+use crate::metadata::{Gathering, Values, is_mark, may_be_kept};
 use crate::transfer::op::{LinkItem, SinkOp};
 use crate::wire::{Failure, MetadataPiece};
 
@@ -110,6 +110,7 @@ impl Sink {
         let policy = self.config.policy;
         let sent = values.len();
         values.retain(|(namespace, name), _| match namespace {
+            _ if is_mark(*namespace, name) => true,
             Namespace::Xattr => {
                 policy.xattrs
                     && (may_be_kept(name) || haul_mutant::removed("classes-are-held-back-at-the-sink"))

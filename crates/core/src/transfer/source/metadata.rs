@@ -90,7 +90,12 @@ impl Source {
         if !self.metadata.pieces.is_empty() {
             self.metadata.pieces_len = 0;
             let pieces = std::mem::take(&mut self.metadata.pieces);
-            self.actions.push_back(SourceAction::Send(Message::Metadata(pieces)));
+            // The last entry's come whole to those that waited, however many they are.
+            let parts = match haul_mutant::removed("metadata-fit-their-messages") {
+                true => vec![Message::Metadata(pieces)],
+                false => Message::Metadata(pieces).split(),
+            };
+            self.actions.extend(parts.into_iter().map(SourceAction::Send));
         }
     }
 }

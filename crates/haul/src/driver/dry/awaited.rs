@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use haul_core::entry::{METADATA_OPEN_MAX, Namespace};
-use haul_core::metadata::{Gathering, Values, may_be_kept};
+use haul_core::metadata::{Gathering, Values, is_mark, may_be_kept};
 use haul_core::transfer::ENTRIES_MAX;
 use haul_core::wire::{Announced, Failure, Message, MetadataPiece, SinkOptions};
 
@@ -75,6 +75,7 @@ impl Awaited {
         if let Some(mut values) = values {
             self.cost -= gathering.cost();
             values.retain(|(namespace, name), _| match namespace {
+                _ if is_mark(*namespace, name) => true,
                 Namespace::Xattr => self.xattrs && may_be_kept(name),
                 _ => self.acls,
             });

@@ -3,29 +3,31 @@
 //! In: what an entry is to have, told before its operations. Out: that set, in its order around mode, owner
 //! and mtime; how what stands there differs; what could not be kept, told before its operation ends.
 //! What must hold: they are set while nobody sees the entry under its name, and before it is synced; an entry
-//! of which some cannot be kept gets its name all the same.
+//! of which some cannot be kept gets its name all the same; while a list is missing, the mode gives nobody
+//! but the owner anything.
 //! Left out: reading, comparing and setting themselves ([`attributes`](crate::attributes)).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use haul_core::change::Change;
-use haul_core::entry::Namespace;
+use haul_core::entry::{Meta, Namespace};
 use haul_core::ids::FileId;
 use haul_core::metadata::{CAPABILITY, Values};
 use haul_core::transfer::op::{Existing, LookupItem, SinkDone};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, Mode, Stat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::Sink;
 use crate::SinkCompletion;
 use crate::attributes::{self, Differs, Failed, Subject, Unset};
-use crate::sink::meta::{Wanted, count};
+use crate::sink::meta::{Wanted, count, permitted, set_mode_of, set_owner_of};
 use crate::sink::stat::note_differs;
 use crate::sink::{fault, lock};
 
 const WRITE: Mode = Mode::WUSR;
+const SETID: u32 = 0o6000;
 
 impl Sink {
     /// What an entry is to have; `None`: nothing.
@@ -79,19 +81,29 @@ impl Sink {
         if nothing && before.access.is_none() {
             return Ok((self.set_meta(fd, wanted, path)?, Change::NONE));
         }
+        // Until its list stands nobody but its owner has anything by the mode: a list that goes leaves its
+        // mask to the group, and the entries of one that comes may deny what the mode allows.
+        let alone = stat.st_mode & 0o700;
+        let narrow = before.acl && stat.st_mode & 0o7777 != alone;
+        if narrow && !haul_mutant::removed("no-wider-mode-without-its-list") {
+            // Where it is refused lists cannot be changed either.
+            permitted(retry_on_intr(|| rustix::fs::fchmod(fd, Mode::from_raw_mode(alone)))).map_err(
+                |errno| fault::os_at(FailureKind::Metadata, "set the mode of", &path(), errno, fd),
+            )?;
+        }
         let open = || {
-            let _ = rustix::fs::fchmod(fd, Mode::from_raw_mode(stat.st_mode & 0o7777) | WRITE);
+            if let Ok(now) = rustix::fs::fstat(fd) {
+                let _ = rustix::fs::fchmod(fd, Mode::from_raw_mode(now.st_mode & 0o7777) | WRITE);
+            }
         };
         let mut unset = attributes::set_first(subject, kind, self.keeps, values.as_deref(), open);
-        let after = !haul_mutant::removed("lists-come-after-the-mode");
-        if !after {
-            attributes::set_last(subject, kind, self.keeps, values.as_deref(), &mut unset);
-        }
+        let owned = set_owner_of(fd, wanted, &self.not_kept, path)?;
+        let says_mode = attributes::set_lists(subject, kind, self.keeps, values.as_deref(), &mut unset)
+            && !haul_mutant::removed("lists-say-the-mode");
         // What it was made with may be another by now.
-        self.set_meta(fd, &Wanted { made_with: None, ..*wanted }, path)?;
-        if after {
-            attributes::set_last(subject, kind, self.keeps, values.as_deref(), &mut unset);
-        }
+        let wanted = &Wanted { made_with: None, ..*wanted };
+        set_mode_of(fd, wanted, (owned, says_mode), &self.not_kept, path)?;
+        attributes::set_rights(subject, self.keeps, values.as_deref(), &mut unset);
         let changed = Change::NONE
             .with(Change::XATTRS, before.xattrs && unset.failed.is_empty())
             .with(Change::ACL, before.acl && unset.failed.is_empty());
@@ -116,7 +128,7 @@ impl Sink {
             return Change::NONE;
         }
         let mut unset = attributes::set_first(subject, kind, self.keeps, values.as_deref(), || ());
-        attributes::set_last(subject, kind, self.keeps, values.as_deref(), &mut unset);
+        attributes::set_rights(subject, self.keeps, values.as_deref(), &mut unset);
         let changed = Change::NONE.with(Change::XATTRS, unset.failed.is_empty());
         self.tell_unset(id, unset, path);
         changed
@@ -130,6 +142,30 @@ impl Sink {
             let unset = Unset { failed: vec![(what.into(), Errno::PERM)], nfs4: false };
             self.tell_unset(id, unset, path);
         }
+    }
+
+    /// What a file of another user, which was written in place, is to have: no setuid, no setgid and not a
+    /// program's rights, which is told.
+    pub(super) fn without_rights(
+        &self,
+        id: FileId,
+        meta: &Meta,
+        owner: bool,
+        path: &dyn Fn() -> String,
+    ) -> Meta {
+        let key = (Namespace::Xattr, Box::from(CAPABILITY));
+        if let Some(values) = self.values_of(id).filter(|values| values.contains_key(&key)) {
+            let mut values = (*values).clone();
+            values.remove(&key);
+            lock(&self.metadata).insert(id, Arc::new(values));
+            self.tell_unset(id, Unset { failed: vec![(CAPABILITY.into(), Errno::PERM)], nfs4: false }, path);
+        }
+        // Without their owner these are never set, which is counted where that is seen.
+        if owner && meta.mode & SETID != 0 {
+            count(&self.not_kept.setid);
+            return Meta { mode: meta.mode & !SETID, ..*meta };
+        }
+        *meta
     }
 
     /// Tells what could not be kept of an entry, ahead of the end of its operation.

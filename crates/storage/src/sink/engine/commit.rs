@@ -30,7 +30,7 @@ use crate::sink::files::{Files, OpenFile, data_len, descriptor};
 use crate::sink::fold::{is_exact, is_listed};
 use crate::sink::looker::link_change;
 use crate::sink::meta::Wanted;
-use crate::sink::stat::{inode_of, note_differs, seen_of, stood_of};
+use crate::sink::stat::{inode_of, note_differs, rights_of, seen_of, stood_of};
 use crate::sink::syncs::Extent;
 use crate::sink::{fault, lock};
 use crate::store::{DIRECTORY, SPECIAL};
@@ -598,8 +598,13 @@ impl Sink {
         }
         self.files.unmark_in_place(&open);
         if !place.is_part() {
-            let wanted =
-                Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true, made_with: None };
+            // Whose it is may still have it open for writing: see `Change::may_be_set`.
+            let foreign = rights_of(&stat, self.files.me()).foreign;
+            let meta = match foreign && !haul_mutant::removed("strangers-inodes-get-no-rights") {
+                true => self.without_rights(file.id, &publish.meta, publish.owner, &path),
+                false => publish.meta,
+            };
+            let wanted = Wanted { meta: &meta, owner: publish.owner, keep: 0, mtime: true, made_with: None };
             self.set_all(file.id, fd, &wanted, &path)?;
         }
         if durable && !haul_mutant::removed("files-are-synced") {
