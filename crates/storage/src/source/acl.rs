@@ -106,7 +106,7 @@ mod tests {
         };
         let seen = Seen::from(rustix::fs::lstat(file.path()).expect("stat"));
         assert_eq!(seen.meta.mode, 0o666);
-        assert_eq!(told_at(file.path(), seen.clone()).meta.mode, mode_by(seen.meta.mode, &of));
+        assert_eq!(told_at(file.path(), seen).meta.mode, mode_by(seen.meta.mode, &of));
     }
 
     /// Goal: the group has what its own entry and the mask allow; what is no list says nothing.
