@@ -618,6 +618,24 @@ fn ends_are_counted_at_each_node() {
     );
 }
 
+/// Goal: who comes to a node a moment after the others had all is not refused: he has nothing for it, and says
+/// so.
+/// Method: an empty file; the first connection comes late, so that the other one may, too.
+#[test]
+fn who_comes_a_moment_late_is_heard() {
+    let striped = Striped::start(&["root", "root"]);
+    let mut talk = striped.talk();
+    let to = talk.spas();
+    assert!(talk.ask("ALLO 0").starts_with("200"));
+    talk.say("STOR empty");
+    for (node, late) in [(0, 1000), (1, 200)] {
+        std::thread::sleep(Duration::from_millis(late));
+        header(&mut dial(to[node]), EOF | EOD, 0, 1);
+    }
+    let (ended, _) = talk.end();
+    assert!(ended.starts_with("226") && read(striped.at("empty")).is_empty(), "{ended}");
+}
+
 /// Goal: a stranger at a node's port hears no word and changes nothing, nor does a front end with another
 /// key; nodes that do not see the front end's files are found out before a byte is written or sent.
 #[test]

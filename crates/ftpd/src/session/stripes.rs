@@ -48,6 +48,19 @@ const LOOKS_EVERY: Duration = Duration::from_secs(1);
 const MARKERS_MISSED_MAX: u32 = 60;
 const SILENT_MIN: Duration = Duration::from_secs(20);
 
+/// Where all bytes came to some nodes the others wait for at least so long: their sender may be about to
+/// connect, if only to say that it has nothing, and one that is refused takes the transfer for failed.
+const LATE_MIN: Duration = Duration::from_millis(20);
+
+/// How long that is where the first node had all it gets after `took`: what is slow to come to one is to the
+/// others.
+fn late_by(took: Duration) -> Duration {
+    if haul_mutant::removed("ftpd-nodes-wait-for-who-is-late") {
+        return Duration::ZERO;
+    }
+    LATE_MIN + 2 * took
+}
+
 /// The transfer was agreed with nodes, and is not any more.
 const NOT_AGREED: &str = "Nothing is agreed with the data nodes any more";
 
@@ -233,8 +246,8 @@ impl Stripes {
         &mut self,
         control: &mut Control,
         mut upload: Option<&mut Upload>,
-        progress: &Progress,
-        tells: bool,
+        (progress, tells): (&Progress, bool),
+        within: Duration,
     ) -> Result<Turn, Stop> {
         let count = self.nodes.len();
         let going: Vec<usize> = (0..count).filter(|i| self.nodes[*i].state != State::Done).collect();
@@ -245,7 +258,7 @@ impl Stripes {
             going.iter().map(|i| (self.nodes[*i].socket.as_fd(), PollFlags::IN)).collect();
         // Whether anything moves each node sees itself, as long as it runs; a host that is gone ends its
         // link.
-        match control.wait(&wanted, Instant::now() + LOOKS_EVERY, Some(progress)) {
+        match control.wait(&wanted, Instant::now() + within, Some(progress)) {
             Err(Abort::Late) => {}
             other => drop(other?),
         }
@@ -484,23 +497,30 @@ impl Session {
         let (path, part) = (Secret(whole), Secret(part.as_bytes().to_vec()));
         let take = said(&Task::Take { path: path.clone() });
         stripes.all_see(&Task::Look { path, part, seen, at, held })?;
-        let mut since = None;
+        let (begun, mut since) = (Instant::now(), None);
+        let mut within = LOOKS_EVERY;
         let mut came = stripes.begin(|_| take.to_string());
         let came = loop {
-            match came.and_then(|()| stripes.turn(&mut self.control, Some(upload), progress, true)) {
+            let turn =
+                came.and_then(|()| stripes.turn(&mut self.control, Some(upload), (progress, true), within));
+            match turn {
                 Ok(Turn::Over) => break Ok(()),
                 Ok(Turn::Goes) => came = Ok(()),
                 Err(stop) => break Err(stop),
             }
             let is = |state| stripes.nodes.iter().filter(|node| node.state == state).count();
             if is(State::Done) == 0 || is(State::Moves) > 0 || is(State::Waits) == 0 {
-                since = None;
+                (since, within) = (None, LOOKS_EVERY);
                 continue;
             }
+            let (since, took) = *since.get_or_insert_with(|| (Instant::now(), begun.elapsed()));
             if expected.is_some_and(|said| upload.at == 0 && upload.has_all(said)) {
-                break Ok(());
+                if since.elapsed() >= late_by(took) {
+                    break Ok(());
+                }
+                within = LATE_MIN;
             }
-            if since.get_or_insert_with(Instant::now).elapsed() >= CONNECT_WITHIN {
+            if since.elapsed() >= CONNECT_WITHIN {
                 break Err(Stop::Missing(
                     "No data connection came to some of the nodes, and without ALLO nobody knows whether that is all",
                 ));
@@ -540,7 +560,7 @@ impl Session {
             let task = said(&Task::Send { path, seen, ranges, base, stripe });
             format!("OPTS RETR Parallelism={parallelism},{parallelism},{parallelism};\r\n{}", *task)
         })?;
-        while let Turn::Goes = stripes.turn(&mut self.control, None, progress, false)? {}
+        while let Turn::Goes = stripes.turn(&mut self.control, None, (progress, false), LOOKS_EVERY)? {}
         self.stripes = Some(stripes);
         Ok(count as usize)
     }
