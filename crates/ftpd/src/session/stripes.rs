@@ -52,13 +52,16 @@ const SILENT_MIN: Duration = Duration::from_secs(20);
 /// connect, if only to say that it has nothing, and one that is refused takes the transfer for failed.
 const LATE_MIN: Duration = Duration::from_millis(20);
 
-/// How long that is where the first node had all it gets after `took`: what is slow to come to one is to the
+/// And at most.
+const LATE_MAX: Duration = Duration::from_secs(2);
+
+/// How long that is where the first connection came after `took`: what is slow to come to one node is to the
 /// others.
 fn late_by(took: Duration) -> Duration {
     if haul_mutant::removed("ftpd-nodes-wait-for-who-is-late") {
         return Duration::ZERO;
     }
-    LATE_MIN + 2 * took
+    LATE_MAX.min(LATE_MIN + 2 * took)
 }
 
 /// The transfer was agreed with nodes, and is not any more.
@@ -497,7 +500,7 @@ impl Session {
         let (path, part) = (Secret(whole), Secret(part.as_bytes().to_vec()));
         let take = said(&Task::Take { path: path.clone() });
         stripes.all_see(&Task::Look { path, part, seen, at, held })?;
-        let (begun, mut since) = (Instant::now(), None);
+        let (begun, mut since, mut first) = (Instant::now(), None, None);
         let mut within = LOOKS_EVERY;
         let mut came = stripes.begin(|_| take.to_string());
         let came = loop {
@@ -508,19 +511,23 @@ impl Session {
                 Ok(Turn::Goes) => came = Ok(()),
                 Err(stop) => break Err(stop),
             }
+            if first.is_none() && stripes.nodes.iter().any(|node| node.state != State::Waits) {
+                first = Some(begun.elapsed());
+            }
             let is = |state| stripes.nodes.iter().filter(|node| node.state == state).count();
             if is(State::Done) == 0 || is(State::Moves) > 0 || is(State::Waits) == 0 {
                 (since, within) = (None, LOOKS_EVERY);
                 continue;
             }
-            let (since, took) = *since.get_or_insert_with(|| (Instant::now(), begun.elapsed()));
+            let waits: Instant = *since.get_or_insert_with(Instant::now);
             if expected.is_some_and(|said| upload.at == 0 && upload.has_all(said)) {
-                if since.elapsed() >= late_by(took) {
+                if waits.elapsed() >= late_by(first.unwrap_or_default()) {
                     break Ok(());
                 }
                 within = LATE_MIN;
+                continue;
             }
-            if since.elapsed() >= CONNECT_WITHIN {
+            if waits.elapsed() >= CONNECT_WITHIN {
                 break Err(Stop::Missing(
                     "No data connection came to some of the nodes, and without ALLO nobody knows whether that is all",
                 ));
