@@ -618,8 +618,8 @@ fn ends_are_counted_at_each_node() {
     );
 }
 
-/// Goal: who comes to a node a moment after the others had all is not refused: he has nothing for it, and says
-/// so.
+/// Goal: who comes to a node a moment after the others had all is not refused: he has nothing for it, and
+/// says so.
 /// Method: an empty file; the first connection comes late, so that the other one may, too.
 #[test]
 fn who_comes_a_moment_late_is_heard() {
