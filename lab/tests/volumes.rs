@@ -50,7 +50,7 @@ settings = { servers = 2, device = "400MiB", size = 200000, warm = 3 }
 [[competitor]]
 peer = "volume"
 label = "random"
-settings = { servers = 2, device = "400MiB", pattern = "random", size = 32768, stripe = "64KiB", rate = "4MiB" }
+settings = { servers = 2, device = "400MiB", pattern = "random", size = 32768, stripe = "64KiB", rate = "1MiB" }
 
 [[competitor]]
 peer = "volume"
@@ -221,8 +221,11 @@ fn patterns_run_on_a_volume() {
     assert_eq!(runs_of(&results, "postmark")[0]["files"], 40);
     let random = runs_of(&results, "random")[0];
     let bound = random["bound"].as_f64().expect("a bound");
-    assert!((bound - (1_966_080.0 / (2.0 * 4_194_304.0) - 0.11)).abs() < 1e-9, "{bound}");
-    assert!(random["seconds"].as_f64().is_some_and(|seconds| seconds >= bound), "devices are slow: {random}");
+    assert!((bound - (1_966_080.0 / (2.0 * 1_048_576.0) - 0.11)).abs() < 1e-9, "{bound}");
+    // The kernel counts in its ticks, and one that comes late (a machine whose processors are taken away) starts
+    // a slice before its time: half of the bound is what no such thing takes, and devices without a rate do.
+    let seconds = random["seconds"].as_f64().expect("seconds");
+    assert!(seconds >= bound / 2.0, "devices are slow: {random}");
     let start = &runs_of(&results, "start")[0];
     let first = start["said"]["seconds"].as_f64().expect("seconds");
     assert!(
