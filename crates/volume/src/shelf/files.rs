@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use haul_base::sys;
 use haul_core::volume::FileNo;
 use rustix::io::{Errno, Result, retry_on_intr};
 
@@ -26,6 +27,10 @@ use crate::disk::{Dir, Extent, SyncCall, lock, read_at, write_at};
 pub(super) const OPEN_MAX: usize = 512;
 /// Directories that files are spread over.
 const DIRS: usize = 256;
+/// So many bytes written to a file are on their way to media, however far off its sync is: what comes in is
+/// written while more comes, not behind the last of it. Less is left to the kernel, for files that are removed
+/// soon.
+const WRITE_BACK_LEN: u64 = 8 << 20;
 /// After so many failed files nothing is believed here any more.
 const FAILED_MAX: usize = 65_536;
 
@@ -38,10 +43,25 @@ struct Entry {
     /// Written or cut since the last sync began. Set after that, before its lock is given up.
     is_dirty: AtomicBool,
     is_cut: AtomicBool,
+    /// Bytes written since write-back was started last.
+    waits: AtomicU64,
     /// Syncs that began.
     begun: AtomicU64,
     /// The last sync that was over well; whoever makes one has the lock.
     done: Mutex<u64>,
+}
+
+impl Entry {
+    /// Has what was written on its way to media, if it is much. An error is the sync's to find: this waits for
+    /// nothing and takes none away.
+    fn start_write_back(&self, fd: BorrowedFd<'_>, written: u64) {
+        if self.waits.fetch_add(written, Ordering::Relaxed) + written < WRITE_BACK_LEN {
+            return;
+        }
+        self.waits.store(0, Ordering::Relaxed);
+        // From the beginning to the end, whatever that is.
+        let _ = sys::sync_file_range_write(fd, 0, 0);
+    }
 }
 
 /// The names in one of the directories.
@@ -122,6 +142,7 @@ impl Files {
                 used: AtomicU64::new(0),
                 is_dirty: AtomicBool::new(false),
                 is_cut: AtomicBool::new(false),
+                waits: AtomicU64::new(0),
                 begun: AtomicU64::new(0),
                 done: Mutex::new(0),
             })
@@ -259,6 +280,7 @@ impl Files {
             self.check(file)?;
             let written = write_at(fd, &mut [IoSlice::new(bytes)], offset);
             entry.is_dirty.store(true, Ordering::SeqCst);
+            entry.start_write_back(fd, bytes.len() as u64);
             written
         })
         .map(drop)
