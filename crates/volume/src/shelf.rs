@@ -312,6 +312,12 @@ impl Shelf {
             .map_err(Errno::raw_os_error)
     }
 
+    /// To be called behind writes, when whoever waits for them was answered: much of what was written is on its
+    /// way to media then, however far off the sync is.
+    pub fn start_write_back(&self, file: FileNo) {
+        self.files.start_write_back(file);
+    }
+
     /// Reads bytes, which lie in one stripe of this server: fewer than were asked for where what lies here of
     /// the file ends before. Whether those behind were never written, or are lost, is not known here.
     pub fn read(&self, file: FileNo, offset: u64, len: u64) -> Result<Vec<u8>, i32> {

@@ -78,7 +78,14 @@ impl Disk {
             let (running, reserve) = (running.clone(), reserve.clone());
             all.push(thread.spawn(move || {
                 for job in to_do {
+                    let written = match &job {
+                        Job::Carry(_, Op::Write { file, .. }) => Some(*file),
+                        _ => None,
+                    };
                     let _ = post.send(carry_out(job, (&*shelf, &*reserve), &reader, &running));
+                    if let Some(file) = written {
+                        shelf.start_write_back(file);
+                    }
                 }
             })?);
         }

@@ -51,19 +51,6 @@ struct Entry {
     done: Mutex<u64>,
 }
 
-impl Entry {
-    /// Has what was written on its way to media, if it is much. An error is the sync's to find: this waits for
-    /// nothing and takes none away.
-    fn start_write_back(&self, fd: BorrowedFd<'_>, written: u64) {
-        if self.waits.fetch_add(written, Ordering::Relaxed) + written < WRITE_BACK_LEN {
-            return;
-        }
-        self.waits.store(0, Ordering::Relaxed);
-        // From the beginning to the end, whatever that is.
-        let _ = sys::sync_file_range_write(fd, 0, 0);
-    }
-}
-
 /// The names in one of the directories.
 struct Names {
     /// Changes of names. An earlier life may have left some that do not last: hence the first.
@@ -280,10 +267,25 @@ impl Files {
             self.check(file)?;
             let written = write_at(fd, &mut [IoSlice::new(bytes)], offset);
             entry.is_dirty.store(true, Ordering::SeqCst);
-            entry.start_write_back(fd, bytes.len() as u64);
+            entry.waits.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             written
         })
         .map(drop)
+    }
+
+    /// Has what was written of a file on its way to media, if it is much. This may wait for the device's queue,
+    /// so nobody waits for it; an error is the sync's to find, and this takes none away.
+    pub(super) fn start_write_back(&self, file: FileNo) {
+        let entry = lock(&self.entries).get(&file).cloned();
+        let Some(entry) = entry.filter(|entry| entry.waits.load(Ordering::Relaxed) >= WRITE_BACK_LEN) else {
+            return;
+        };
+        entry.waits.store(0, Ordering::Relaxed);
+        if let Some(fd) = &*entry.fd.read().unwrap_or_else(PoisonError::into_inner) {
+            // From the beginning to the end, whatever that is.
+            let _ = sys::sync_file_range_write(fd, 0, 0);
+        }
+        self.release(entry);
     }
 
     /// Fills `bytes` as far as the file has any, and says how far: before that what was never written is
