@@ -222,8 +222,9 @@ fn patterns_run_on_a_volume() {
     let random = runs_of(&results, "random")[0];
     let bound = random["bound"].as_f64().expect("a bound");
     assert!((bound - (1_966_080.0 / (2.0 * 1_048_576.0) - 0.11)).abs() < 1e-9, "{bound}");
-    // The kernel counts in its ticks, and one that comes late (a machine whose processors are taken away) starts
-    // a slice before its time: half of the bound is what no such thing takes, and devices without a rate do.
+    // The kernel counts in its ticks, and one that comes late (a machine whose processors are taken away)
+    // starts a slice before its time: half of the bound is what no such thing takes, and devices without a
+    // rate do.
     let seconds = random["seconds"].as_f64().expect("seconds");
     assert!(seconds >= bound / 2.0, "devices are slow: {random}");
     let start = &runs_of(&results, "start")[0];

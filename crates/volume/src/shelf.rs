@@ -312,8 +312,8 @@ impl Shelf {
             .map_err(Errno::raw_os_error)
     }
 
-    /// To be called behind writes, when whoever waits for them was answered: much of what was written is on its
-    /// way to media then, however far off the sync is.
+    /// To be called behind writes, when whoever waits for them was answered: much of what was written is on
+    /// its way to media then, however far off the sync is.
     pub fn start_write_back(&self, file: FileNo) {
         self.files.start_write_back(file);
     }

@@ -28,8 +28,8 @@ pub(super) const OPEN_MAX: usize = 512;
 /// Directories that files are spread over.
 const DIRS: usize = 256;
 /// So many bytes written to a file are on their way to media, however far off its sync is: what comes in is
-/// written while more comes, not behind the last of it. Less is left to the kernel, for files that are removed
-/// soon.
+/// written while more comes, not behind the last of it. Less is left to the kernel, for files that are
+/// removed soon.
 const WRITE_BACK_LEN: u64 = 8 << 20;
 /// After so many failed files nothing is believed here any more.
 const FAILED_MAX: usize = 65_536;
@@ -273,8 +273,8 @@ impl Files {
         .map(drop)
     }
 
-    /// Has what was written of a file on its way to media, if it is much. This may wait for the device's queue,
-    /// so nobody waits for it; an error is the sync's to find, and this takes none away.
+    /// Has what was written of a file on its way to media, if it is much. This may wait for the device's
+    /// queue, so nobody waits for it; an error is the sync's to find, and this takes none away.
     pub(super) fn start_write_back(&self, file: FileNo) {
         let entry = lock(&self.entries).get(&file).cloned();
         let Some(entry) = entry.filter(|entry| entry.waits.load(Ordering::Relaxed) >= WRITE_BACK_LEN) else {
