@@ -19,7 +19,8 @@ use std::io::Write;
 use clap::Parser;
 use haul::escape;
 
-/// glibc trims its heap between large allocations, which costs the TLS path most of its rate.
+/// glibc trims its heap between large allocations, which costs the TLS path most of its rate. No huge pages
+/// of the heap's own: every thread would clear and keep some for its few KiB. Large buffers ask for theirs.
 #[global_allocator]
 static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
