@@ -312,8 +312,13 @@ impl Shelf {
             .map_err(Errno::raw_os_error)
     }
 
-    /// To be called behind writes, when whoever waits for them was answered: much of what was written is on
-    /// its way to media then, however far off the sync is.
+    /// Whether [`Shelf::start_write_back`] is to be called, asked behind a write; said once.
+    pub fn is_much_unwritten(&self, file: FileNo) -> bool {
+        self.files.is_much_unwritten(file)
+    }
+
+    /// What was written of a file is on its way to media then, however far off the sync is. Waits for the
+    /// device's queue, so it belongs where nobody waits.
     pub fn start_write_back(&self, file: FileNo) {
         self.files.start_write_back(file);
     }

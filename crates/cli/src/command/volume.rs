@@ -83,15 +83,17 @@ impl super::Run for Volume {
             Volume::Stop(args) => life::stop(args),
             Volume::Destroy(args) => life::destroy(args),
         };
-        done.unwrap_or_else(|Trouble(why, code)| {
-            let asked = ASKED.get().filter(|asked| asked.is_asked());
-            complain(&why, asked.map_or(code, signals::Asked::exit_code))
-        })
+        done.unwrap_or_else(|Trouble(why, code)| complain(&why, interrupted().unwrap_or(code)))
     }
 
     fn works(&self) -> bool {
         true
     }
+}
+
+/// The exit code, if a signal asked for an end.
+fn interrupted() -> Option<i32> {
+    ASKED.get().filter(|asked| asked.is_asked()).map(signals::Asked::exit_code)
 }
 
 /// Where this user's volumes are known.

@@ -493,6 +493,43 @@ fn a_killed_maker_leaves_nothing_unknown() {
     assert!(unknown > 0, "none was killed early enough");
 }
 
+/// Goal: whenever whoever makes a volume is interrupted, all of it is there and answers, or nothing is.
+/// Method: SIGINT at moments spread over its making, and as soon as it is known; that a stopped one is not
+/// destroyed says how to start it.
+#[test]
+fn an_interrupted_maker_makes_all_or_nothing() {
+    let user = User::new();
+    let dirs = user.dirs(&["a", "b", "c"]);
+    let (mut made, mut unmade) = (0, 0);
+    for wait in 0..30 {
+        let mut running = user.haul(&["volume", "create", "v", "--server", &dirs]).start();
+        match wait % 2 {
+            0 => std::thread::sleep(Duration::from_millis(wait * 4)),
+            // It is known, and its servers are being told to stay.
+            _ => _ = running.until(|_| user.access_file().exists()),
+        }
+        running.signal_one(Signal::INT);
+        let ended = running.wait();
+        if !user.access_file().exists() {
+            unmade += 1;
+            assert_ne!(ended.status.code(), Some(0), "{}", ended.describe());
+        } else {
+            made += 1;
+            ended.sane().exits(0);
+            assert!(user.health().1, "not all of it answers");
+            if made == 1 {
+                user.haul(&["volume", "stop", "v"]).run().sane().exits(0);
+                let ended = user.haul(&["volume", "destroy", "v"]).run().sane().exits(1);
+                ended.says("`haul volume start v` starts it again");
+            }
+            user.haul(&["volume", "destroy", "v", "--yes"]).run().sane().exits(0);
+        }
+        user.has_nothing(&["a", "b", "c"]);
+    }
+    eprintln!("{made} were made, {unmade} were not");
+    assert!(unmade > 0 && made > 0, "all of them were interrupted too early, or too late");
+}
+
 /// Goal: who holds another key, or none, is no user of a volume; a key that others can read is not used.
 /// Method: the same access with another volume's key; a file of the wrong mode, and one that is torn.
 #[test]

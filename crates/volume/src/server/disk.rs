@@ -72,7 +72,15 @@ impl Disk {
         let (jobs, to_do) = unbounded();
         let (reader, mut all) = (log.reader(), Vec::new());
         let (running, reserve) = (Arc::new(AtomicU32::new(0)), Arc::new(reserve));
+        let (to_write, written) = unbounded();
+        let writes_back = shelf.clone();
+        let thread = std::thread::Builder::new().name("haul-vol-writes".into());
+        // Ends behind the last of the others, each of which says to it what it wrote.
+        all.push(thread.spawn(move || {
+            written.into_iter().for_each(|file| writes_back.start_write_back(file));
+        })?);
         for number in 0..threads {
+            let to_write = to_write.clone();
             let (to_do, shelf, reader, post) = (to_do.clone(), shelf.clone(), reader.clone(), post.clone());
             let thread = std::thread::Builder::new().name(format!("haul-vol-disk-{number}"));
             let (running, reserve) = (running.clone(), reserve.clone());
@@ -83,8 +91,8 @@ impl Disk {
                         _ => None,
                     };
                     let _ = post.send(carry_out(job, (&*shelf, &*reserve), &reader, &running));
-                    if let Some(file) = written {
-                        shelf.start_write_back(file);
+                    if let Some(file) = written.filter(|file| shelf.is_much_unwritten(*file)) {
+                        let _ = to_write.send(file);
                     }
                 }
             })?);

@@ -253,10 +253,9 @@ impl Files {
         let mut synced = lock(&names.synced);
         let changes = names.changes.load(Ordering::SeqCst);
         if (*synced)? != Some(changes) {
-            *synced = self
-                .dir_of(file)
-                .and_then(|dir| (self.sync)(dir.as_fd(), Extent::All))
-                .map(|()| Some(changes));
+            // Of what failed before it, nothing was lost, and it may be tried again.
+            let dir = self.dir_of(file)?;
+            *synced = (self.sync)(dir.as_fd(), Extent::All).map(|()| Some(changes));
         }
         (*synced).map(drop)
     }
@@ -273,19 +272,28 @@ impl Files {
         .map(drop)
     }
 
-    /// Has what was written of a file on its way to media, if it is much. This may wait for the device's
-    /// queue, so nobody waits for it; an error is the sync's to find, and this takes none away.
+    /// Whether so much was written of a file since it was asked last that write-back is to start.
+    pub(super) fn is_much_unwritten(&self, file: FileNo) -> bool {
+        let entries = lock(&self.entries);
+        let Some(entry) = entries.get(&file) else { return false };
+        entry.waits.load(Ordering::Relaxed) >= WRITE_BACK_LEN
+            && entry.waits.swap(0, Ordering::Relaxed) >= WRITE_BACK_LEN
+    }
+
+    /// Has what was written of a file on its way to media. This may wait for the device's queue, and holds
+    /// nothing meanwhile that others want; an error is the sync's to find, and this takes none away.
     pub(super) fn start_write_back(&self, file: FileNo) {
-        let entry = lock(&self.entries).get(&file).cloned();
-        let Some(entry) = entry.filter(|entry| entry.waits.load(Ordering::Relaxed) >= WRITE_BACK_LEN) else {
-            return;
+        let Some(entry) = lock(&self.entries).get(&file).cloned() else { return };
+        // Of the same open file: what the kernel tells it tells both.
+        let again = {
+            let fd = entry.fd.read().unwrap_or_else(PoisonError::into_inner);
+            fd.as_ref().map(OwnedFd::try_clone)
         };
-        entry.waits.store(0, Ordering::Relaxed);
-        if let Some(fd) = &*entry.fd.read().unwrap_or_else(PoisonError::into_inner) {
+        self.release(entry);
+        if let Some(Ok(fd)) = again {
             // From the beginning to the end, whatever that is.
             let _ = sys::sync_file_range_write(fd, 0, 0);
         }
-        self.release(entry);
     }
 
     /// Fills `bytes` as far as the file has any, and says how far: before that what was never written is

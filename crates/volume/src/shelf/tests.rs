@@ -403,6 +403,50 @@ fn names_and_lengths_are_synced() {
     shelf.sync(FileNo(2)).expect("synced");
 }
 
+/// Goal: a sync of names that never came to the disk is tried again; only what the disk said is for good.
+#[test]
+fn names_that_were_not_reached_are_synced_later() {
+    let (dir, disk) = (tempdir(), failing());
+    let shelf = on(&disk, dir.path(), 512);
+    let (place, away) = (dir.path().join("files/01"), dir.path().join("files/away"));
+    shelf.write(FileNo(1), 0, b"a").expect("written");
+    std::fs::rename(&place, &away).expect("moved");
+    assert_eq!(shelf.sync(FileNo(1)), Err(Errno::NOENT.raw_os_error()));
+    std::fs::rename(&away, &place).expect("moved back");
+    assert_eq!(shelf.sync(FileNo(1)), Ok(()));
+    assert_eq!(disk.all.load(Ordering::SeqCst), 1);
+}
+
+/// Goal: write-back is asked for once for each 8 MiB that were written to a file, and takes nothing from a
+/// sync; of what is not open, or not there, nothing is started.
+#[test]
+fn write_back_is_due_where_much_was_written() {
+    let (dir, disk) = (tempdir(), failing());
+    let shelf = on(&disk, dir.path(), 1);
+    let bytes = vec![7; STRIPE as usize];
+    let rounds = (8 << 20) / STRIPE;
+    let due = |file, from: u64| {
+        let all = (from..from + rounds).map(|at| {
+            shelf.write(file, at * STRIPE, &bytes).expect("written");
+            shelf.is_much_unwritten(file)
+        });
+        all.collect::<Vec<_>>()
+    };
+    for from in [0, rounds] {
+        let due = due(FileNo(1), from);
+        assert_eq!(due.iter().position(|due| *due), Some(due.len() - 1), "behind the last alone");
+    }
+    shelf.start_write_back(FileNo(1));
+    shelf.start_write_back(FileNo(9));
+    disk.fails_next.store(true, Ordering::SeqCst);
+    assert_eq!(shelf.sync(FileNo(1)), Err(EIO));
+    // Opening another one closes it.
+    shelf.write(FileNo(2), 0, b"a").expect("written");
+    shelf.start_write_back(FileNo(1));
+    assert!(!shelf.is_much_unwritten(FileNo(1)));
+    assert!(shelf.files.open_now() <= 1);
+}
+
 /// Goal: what was removed by its name, and written and synced since, is not told to last.
 #[test]
 fn what_has_no_name_does_not_last() {

@@ -23,7 +23,11 @@ pub(super) fn run(args: &Create) -> Result<i32, Trouble> {
     check_name(&args.name)?;
     let dir = known()?;
     if Access::path(&dir, &args.name)?.exists() {
-        let why = format!("a volume {} is known here already; `haul volume destroy {0}` ends it", args.name);
+        let name = &args.name;
+        let why = format!(
+            "a volume {name} is known here already: choose another name; `haul volume start {name}` starts that one where \
+             it was stopped, and `haul volume destroy {name}` ends it"
+        );
         return Err(Trouble(why, FAILED));
     }
     let places = places(args)?;
@@ -58,6 +62,11 @@ pub(super) fn run(args: &Create) -> Result<i32, Trouble> {
     settle_all(&access, &servers_key, guests, &mut talks)?;
     // Until all are kept each of them undoes itself where nobody speaks to it any more.
     access.may_be_gone = access.all().map(|(_, at)| at.to_string()).collect();
+    // From here on it is there: of those who are told to stay some would, and others not.
+    if !hosts.limit.goes_through() {
+        undo(talks.into_iter());
+        return Err(Trouble(format!("the volume {}: it was stopped; nothing was made", args.name), FAILED));
+    }
     if let Err(error) = access.write_new(&dir) {
         undo(talks.into_iter());
         return Err(error.into());

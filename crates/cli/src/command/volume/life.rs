@@ -19,8 +19,8 @@ use haul_volume::drain::Homeless;
 use super::show::unknown;
 use super::talk::{Hosts, Talk};
 use super::{
-    Absent, FAILED, Kind, Trouble, USAGE, access_to_change, called, each, keys, known, meet, names, note,
-    print, role,
+    Absent, FAILED, Kind, Trouble, USAGE, access_to_change, called, each, interrupted, keys, known, meet,
+    names, note, print, role,
 };
 use crate::args::volume::{AccessOf, Begins, Destroy};
 use crate::escape;
@@ -101,10 +101,10 @@ pub(super) fn stop(args: &Begins) -> Result<i32, Trouble> {
     let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
     let all: Vec<One<'_>> = access.all().collect();
     let ended = end_all(&hosts, &keys, &all, false);
-    let failed = tell_failures(&all, ended.iter().map(|one| one.as_ref().err()), "was not ended");
+    let failed = tell_failures(&all, ended.iter().map(|one| one.as_ref().err()), "was not seen to end");
     let count = ended.iter().filter(|ended| matches!(ended, Ok(true))).count() as u64;
     print(&format!("volume {}: {} ended\n", access.name, plural(count, "server", "servers")))?;
-    Ok(if failed == 0 { 0 } else { FAILED })
+    Ok(if failed == 0 { 0 } else { interrupted().unwrap_or(FAILED) })
 }
 
 /// Ends them all; of each whether it ran. `taken`: one whose port somebody else has does not run.
@@ -153,7 +153,11 @@ fn wait_for_end(hosts: &Hosts, keys: &Keys, server: Option<ServerNo>, at: &Serve
             Err(_) => {}
         }
         if hosts.limit.is_ended() {
-            return Err("it was stopped".into());
+            return Err(
+                "it was told to end, and this command was interrupted before it was seen to: it may \
+                        end yet"
+                    .into(),
+            );
         }
         if hosts.limit.left().is_zero() {
             return Err("it was told to end, and still runs".into());
@@ -169,7 +173,7 @@ pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
     let all: Vec<One<'_>> = access.all().collect();
     // One that runs all the same has its directory, and is found there.
     let ended = end_all(&hosts, &keys, &all, true);
-    if tell_failures(&all, ended.iter().map(|one| one.as_ref().err()), "was not ended") > 0 {
+    if tell_failures(&all, ended.iter().map(|one| one.as_ref().err()), "was not seen to end") > 0 {
         return Err(Trouble(kept(&access, &dir), FAILED));
     }
     // It may lie in the directory of the first server.
@@ -217,7 +221,11 @@ fn may_go(access: &Access, keys: &Keys) -> Result<String, Trouble> {
     let found = match names::homeless(access, NAMED_MAX) {
         Ok(found) => found,
         Err(Trouble(why, _)) => {
-            let why = format!("what is in the volume {} cannot be known: {why}; {yes}", access.name);
+            let why = format!(
+                "what is in the volume {0} cannot be known: {why}; where it was stopped, `haul volume start {0}` \
+                 starts it again; {yes}, with all that is in it",
+                access.name
+            );
             return Err(Trouble(why, FAILED));
         }
     };

@@ -40,22 +40,32 @@ pub struct Limit {
     pub until: Instant,
     pub within: Duration,
     ended: Arc<AtomicBool>,
+    /// Time alone ends it from here on.
+    goes_through: Arc<AtomicBool>,
 }
 
 impl Limit {
     /// From now on.
     pub fn new(within: Duration) -> Limit {
         let until = Instant::now() + within.min(Duration::from_secs(1 << 30));
-        Limit { until, within, ended: Arc::default() }
+        Limit { until, within, ended: Arc::default(), goes_through: Arc::default() }
     }
 
     /// All that waits is to end.
     pub fn end(&self) {
-        self.ended.store(true, Ordering::Release);
+        self.ended.store(true, Ordering::SeqCst);
     }
 
     pub fn is_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.ended.load(Ordering::SeqCst) && !self.goes_through.load(Ordering::SeqCst)
+    }
+
+    /// Nobody but time ends it any more, for what comes must not be left half done. False: somebody has.
+    pub fn goes_through(&self) -> bool {
+        self.goes_through.store(true, Ordering::SeqCst);
+        let goes = !self.ended.load(Ordering::SeqCst);
+        self.goes_through.store(goes, Ordering::SeqCst);
+        goes
     }
 
     pub fn left(&self) -> Duration {
@@ -136,6 +146,8 @@ impl Talk {
                 // This program, also if its file has been replaced.
                 let mut command = Command::new("/proc/self/exe");
                 command.arg0("haul").args(["serve", what, "--bootstrap"]);
+                // It goes on when this is over: Ctrl-C is not for it. Until it is kept it ends with this.
+                command.process_group(0);
                 spawn(command)?
             }
             Some(host) if !hosts.reach.launch.is_empty() => {
@@ -149,7 +161,6 @@ impl Talk {
                     (None, None) => command.arg("haul"),
                 };
                 command.args(["serve", what, "--bootstrap", "--stay"]);
-                // It goes on when this is over: Ctrl-C is not for it.
                 command.process_group(0);
                 spawn(command)?
             }
