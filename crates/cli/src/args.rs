@@ -68,7 +68,7 @@ pub struct Cp {
     /// Like -r, and keep owner and group where that is allowed
     ///
     /// Mode, times and symlinks are always kept; ACLs, extended attributes and hard links are not, as rsync
-    /// -a keeps none of them either (see -A and -X). Default: files belong to whoever writes them.
+    /// -a keeps none of them either (see -A, -X and -H). Default: files belong to whoever writes them.
     #[arg(short, long, overrides_with = "archive")]
     pub archive: bool,
 
@@ -90,6 +90,15 @@ pub struct Cp {
     #[arg(short = 'X', long, overrides_with = "xattrs")]
     pub xattrs: bool,
 
+    /// Keep hard links: names of one file are names of one file at the destination, and its data moves once
+    ///
+    /// Names that are copied by this command, from any of its sources; also of symbolic links. Files that are
+    /// one at the destination and several at the source are not made several, as with rsync. What cannot be
+    /// a name there becomes a file of its own, and is an error of that (exit code 3). Not at servers and in
+    /// volumes, where each name becomes a file. Default: each name becomes a file, and they are counted.
+    #[arg(short = 'H', long, overrides_with = "hard_links")]
+    pub hard_links: bool,
+
     /// Say what would be copied where, and how much; change nothing
     ///
     /// Looks at the destination: what is there already is not listed. The list goes to stdout: the first ten,
@@ -99,10 +108,10 @@ pub struct Cp {
 
     /// List on stdout what changes of each entry, as rsync does: >f.st...... path
     ///
-    /// In a dry run and in a real one. `<` sent, `>` received or copied here, `c` made, `.` metadata alone;
-    /// f, d or L; then c target of a link, s size, t time, p mode, o owner, g group, a ACL, x extended
-    /// attributes, or + for all of something new. Given twice, or with -vv, what is unchanged is listed too.
-    /// Not with --json, which says the same of each entry with -v.
+    /// In a dry run and in a real one. `<` sent, `>` received or copied here, `c` made, `h` a hard link (of
+    /// what stands behind =>), `.` metadata alone; f, d or L; then c target of a link, s size, t time, p
+    /// mode, o owner, g group, a ACL, x extended attributes, or + for all of something new. Given twice, or
+    /// with -vv, what is unchanged is listed too. Not with --json, which says the same of each entry with -v.
     #[arg(short, long = "itemize-changes", action = ArgAction::Count, conflicts_with = "json")]
     pub itemize_changes: u8,
 

@@ -344,8 +344,8 @@ impl<O: Write, E: Write> Screen<O, E> {
                 let wrote = self.list.mapping(source, destination, (*bytes, *metadata_only));
                 self.heard(wrote);
             }
-            Event::Entry { path, kind, end, change, bytes } => {
-                let listed = self.list.entry(path, *kind, (*end, *change), *bytes);
+            Event::Entry { path, kind, end, change, bytes, link_of } => {
+                let listed = self.list.entry(path, *kind, (*end, *change), *bytes, link_of.as_deref());
                 let elsewhere = *listed.as_ref().unwrap_or(&true);
                 self.heard(listed.map(drop));
                 if let Some(line) = human::entry(path, (*kind, *end), self.manner).filter(|_| !elsewhere) {

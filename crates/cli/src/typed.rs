@@ -5,7 +5,7 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 32] = [
+const TYPED: [(&str, &str); 33] = [
     ("acls", "-A"),
     ("archive", "-a"),
     ("changed", "--changed"),
@@ -13,6 +13,7 @@ const TYPED: [(&str, &str); 32] = [
     ("dial", "--dial"),
     ("digest", "--digest"),
     ("force", "--force"),
+    ("hard_links", "-H"),
     ("in_place", "--in-place"),
     ("layout", "--layout"),
     ("manifest", "--manifest"),

@@ -28,10 +28,12 @@ impl Change {
     pub const XATTRS: Change = Change(128);
     /// Access control lists.
     pub const ACL: Change = Change(256);
+    /// Of which file it is a further name.
+    pub const LINKED: Change = Change(512);
     /// What [`Rights`] tell.
     pub const RIGHTS: Change = Change(16 | 32 | 64 | 128 | 256);
 
-    const ALL: u16 = 511;
+    const ALL: u16 = 1023;
 
     /// As on the wire; `None`: no such set.
     pub fn from_bits(bits: u16) -> Option<Change> {
@@ -211,7 +213,7 @@ mod tests {
         assert_eq!(of(10, mtime, marked, false), told);
         assert!(told.is_rights_alone() && !told.has(Change::SIZE));
         for bits in 0..=u16::MAX {
-            assert_eq!(Change::from_bits(bits).map(Change::bits), (bits < 512).then_some(bits));
+            assert_eq!(Change::from_bits(bits).map(Change::bits), (bits < 1024).then_some(bits));
         }
     }
 

@@ -134,6 +134,12 @@ pub const METADATA_VALUE_COST: usize = 96;
 /// most.
 pub const METADATA_OPEN_MAX: usize = 64 * 1024 * 1024;
 
+/// What an end remembers of a file of which other names may follow, beside its path, bytes.
+pub const NAMES_COST: usize = 160;
+/// Most of all of them together, paths included: a source has no other names follow of what comes beyond
+/// that, and a sink takes none.
+pub const NAMES_OPEN_MAX: usize = 512 * 1024 * 1024;
+
 /// What a piece of metadata is called in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Namespace {
@@ -256,4 +262,7 @@ pub struct Extras {
     /// More metadata follow, of a file, directory or symbolic link, and it is not finished before they are
     /// whole.
     pub metadata: bool,
+    /// A file or symbolic link with so many names at the source, this one included: others of them may follow
+    /// as hard links. 0: none do.
+    pub names: u32,
 }

@@ -103,7 +103,7 @@ fn end_of(source: &mut Source, message: Message) -> Option<String> {
 fn a_part_is_the_one_that_was_asked_for() {
     let told = |source, sink, len| Some(FileRange { source, sink, len, partial: true });
     let with =
-        |kind, range| Announced { extras: Extras { range, metadata: false }, ..entry(FileId(2), kind) };
+        |kind, range| Announced { extras: Extras { range, ..Extras::default() }, ..entry(FileId(2), kind) };
     let sized = |size| {
         let EntryKind::File { fingerprint, object_size, .. } = file() else { panic!("a file") };
         let fingerprint = Fingerprint { size, ..fingerprint };
@@ -137,13 +137,16 @@ fn kinds_that_were_not_agreed_are_refused() {
     let with = |kind, extras| Announced { extras, ..entry(FileId(2), kind) };
     let (dir, link) =
         (EntryKind::Dir { version: Version::NONE }, EntryKind::Symlink { target: b"t"[..].into() });
-    let metadata = Extras { metadata: true, range: None };
+    let metadata = Extras { metadata: true, ..Extras::default() };
+    let names = Extras { names: 2, ..Extras::default() };
     let cases = [
         (entry(FileId(2), EntryKind::Fifo), Some(special)),
         (entry(FileId(2), EntryKind::Socket), Some(special)),
         (entry(FileId(2), EntryKind::Device { block: false, major: 1, minor: 3 }), Some(special)),
         (entry(FileId(2), EntryKind::HardLink { to: FileId(1) }), Some("a hard link")),
-        (with(file(), Extras { range: Some(range), metadata: false }), Some("a part of a file")),
+        (with(file(), Extras { range: Some(range), ..Extras::default() }), Some("a part of a file")),
+        (with(file(), names), Some("other names follow")),
+        (with(link.clone(), names), Some("other names follow")),
         (with(file(), metadata), Some("metadata")),
         (with(dir.clone(), metadata), Some("metadata")),
         (entry(FileId(2), file()), None),

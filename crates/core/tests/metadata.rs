@@ -49,7 +49,7 @@ fn entry(id: FileId, kind: EntryKind, metadata: bool) -> Announced {
         name: Name::new(format!("f{id}").as_bytes()).expect("legal"),
         meta: Meta::default(),
         kind,
-        extras: Extras { range: None, metadata },
+        extras: Extras { metadata, ..Extras::default() },
     }
 }
 

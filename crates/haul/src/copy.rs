@@ -535,6 +535,7 @@ fn protection(options: &Options, protect: &str) -> Protection {
         parts: options.range.is_some(),
         in_place: options.is_in_place(),
         metadata: options.xattrs || options.acls,
+        hard_links: options.hard_links,
     }
 }
 

@@ -86,6 +86,8 @@ pub(crate) struct Protection {
     pub(crate) in_place: bool,
     /// Extended attributes or lists are kept.
     pub(crate) metadata: bool,
+    /// Hard links are kept.
+    pub(crate) hard_links: bool,
 }
 
 /// Who watches this end: the near end has an observer, an agent has none.

@@ -90,6 +90,9 @@ pub enum Event {
         change: Change,
         /// Its size, of a file.
         bytes: u64,
+        /// It is a hard link of the entry with this path, also below the destination; then it has no bytes of
+        /// its own.
+        link_of: Option<Vec<u8>>,
     },
     /// An entry that was not copied.
     Failed {

@@ -129,6 +129,11 @@ pub struct Options {
     /// Keep access control lists, POSIX ones with users and groups by number. Others that stand at the
     /// destination go. Where an end is a server or a volume none are kept.
     pub acls: bool,
+    /// Keep hard links: names of one file that are copied in this job, from any of its sources, are names of
+    /// one file at the destination, and its data moves once. Where a name cannot be one there it becomes a
+    /// file of its own, and fails as an entry. Where an end is a server or a volume none are kept, which the
+    /// summary says.
+    pub hard_links: bool,
     /// What a finished file is worth.
     pub durability: Durability,
     /// Replace even when size and modification time agree.
@@ -225,6 +230,7 @@ impl Default for Options {
             archive: false,
             xattrs: false,
             acls: false,
+            hard_links: false,
             durability: Durability::Disk,
             force: false,
             no_clobber: false,

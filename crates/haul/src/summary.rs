@@ -159,6 +159,8 @@ pub struct Summary {
     pub amended_dirs: u64,
     /// Symbolic links that were made.
     pub symlinks: u64,
+    /// Further names that files and symbolic links were given.
+    pub hard_links: u64,
     /// Files that were there already.
     pub unchanged: u64,
     /// Those of the unchanged files whose mode or owner was brought up to date.
@@ -292,6 +294,7 @@ impl Default for Summary {
             dirs: 0,
             amended_dirs: 0,
             symlinks: 0,
+            hard_links: 0,
             unchanged: 0,
             amended: 0,
             changed: Changed::default(),

@@ -518,6 +518,7 @@ fn source_conforms_with(
         kept: Duration::ZERO,
         changed: OnChange::Fail,
         no_links: false,
+        hard_links: false,
         keeps: Default::default(),
         budget: budget(),
         meter: Arc::new(Meter::default()),

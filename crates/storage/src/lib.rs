@@ -187,6 +187,10 @@ pub trait SinkEngine: Send {
     fn keep_metadata(&self, _id: FileId, _values: Arc<Values>) {}
     /// That may be forgotten.
     fn forget_metadata(&self, _id: FileId) {}
+    /// Other names may follow of a file or symbolic link, before any operation of it.
+    fn lead(&self, _id: FileId, _parent: DirId, _name: &Name) {}
+    /// None do any more.
+    fn forget_lead(&self, _id: FileId) {}
     /// As [`SourceEngine::set_width`]; `None` comes back where there is nothing to change.
     fn set_width(&mut self, width: Option<u16>) -> Option<u16>;
     /// Why there is nothing to change.

@@ -497,6 +497,12 @@ impl SinkEngine for ShelfWriter {
                 };
                 SinkDone::MakeLinks { results: items.into_iter().map(make).collect() }
             }
+            SinkOp::Join { items } => SinkDone::Join {
+                results: items
+                    .into_iter()
+                    .map(|item| (item.file.id, Ok(crate::store::no_hard_links())))
+                    .collect(),
+            },
             SinkOp::SyncDirs { dirs } => {
                 SinkDone::SyncDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
             }

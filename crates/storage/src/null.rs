@@ -20,7 +20,7 @@ use haul_core::io::IoMode;
 use haul_core::journal::{Replayed, RootId};
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{
-    BundleOk, Existing, Found, HashOk, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp, Took,
+    BundleOk, Existing, Found, HashOk, Joined, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp, Took,
 };
 use haul_core::transfer::source::Lies;
 use haul_core::wire::{Announced, Failure, FailureKind, SourceRoot, Totals};
@@ -406,6 +406,9 @@ impl SinkEngine for NullSink {
             }
             SinkOp::MakeLinks { items } => SinkDone::MakeLinks {
                 results: items.into_iter().map(|item| (item.file.id, Ok(Change::NEW))).collect(),
+            },
+            SinkOp::Join { items } => SinkDone::Join {
+                results: items.into_iter().map(|item| (item.file.id, Ok(Joined::Is(Change::NEW)))).collect(),
             },
             SinkOp::SyncDirs { dirs } => {
                 SinkDone::SyncDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }

@@ -19,7 +19,7 @@ use haul_core::entry::{Fingerprint, Meta, Name, Part};
 use haul_core::ids::{DirId, FileId, Holder};
 use haul_core::journal::Resume;
 use haul_core::metadata::Values;
-use haul_core::transfer::op::Existing;
+use haul_core::transfer::op::{Existing, Inode, Joined};
 use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::volume::Candidate;
 use haul_core::volume::catalog::Failure as Refusal;
@@ -209,6 +209,8 @@ pub struct Reading {
     pub no_links: bool,
     /// Extended attributes and lists that are read and told.
     pub keeps: Keeps,
+    /// Further names of files and symbolic links are told as such.
+    pub hard_links: bool,
     /// What its files and directories may hold.
     pub budget: Budget,
     pub meter: Arc<Meter>,
@@ -401,6 +403,10 @@ pub trait Looks: Send {
     /// # Errors
     /// It, or its directory, cannot be looked at.
     fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure>;
+    /// Which inode stands at a name, where that can be told.
+    fn inode(&self, _parent: DirId, _name: &Name) -> Option<Inode> {
+        None
+    }
     /// Whether an entry may have what stands at its name, or be made there, as far as that can be told
     /// without doing it. `counts`: what stands there looks like what it is to be, whose source this is;
     /// `writes`: a copy would write it.
@@ -438,6 +444,13 @@ pub(crate) const DIRECTORY: &str = "a directory stands there; nothing was remove
 pub(crate) const NOT_IN_PLACE: &str = "a link, device, FIFO or socket stands there, and nothing is written into one: it was left alone; without `in_place` a link is replaced";
 pub(crate) const SPECIAL: &str =
     "a device, FIFO or socket stands there and was left alone; `force` replaces it";
+
+/// What becomes of further names where there are none.
+pub(crate) fn no_hard_links() -> Joined {
+    let text = "there are no hard links where it lies; it is a file of its own";
+    let errno = Errno::OPNOTSUPP.raw_os_error();
+    Joined::Never(Failure { kind: FailureKind::Publish, errno, text: text.into() })
+}
 
 /// A file or link takes no directory's place.
 pub fn dir_stands() -> Failure {

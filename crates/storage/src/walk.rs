@@ -36,11 +36,13 @@ use crate::source::roots::{RootSpec, RootTarget};
 use crate::source::tree::SourceTree;
 use crate::source::view::Place;
 use named::{RootNames, no_file};
+use names::{Names, Of};
 use out::Out;
 use probe::{Probe, Probed};
-use way::{About, DIR_FLAGS, Here, Level, Names, Way};
+use way::{About, DIR_FLAGS, Here, Level, Way};
 
 mod named;
+mod names;
 pub(crate) mod out;
 mod probe;
 mod way;
@@ -61,6 +63,12 @@ pub enum WalkItem {
     Entry(Announced),
     /// Extended attributes and lists of the entry that comes next.
     Metadata(Values),
+    /// The entry that comes next, after its attributes if it has any, is another name of this one, which came
+    /// before and has this path, relative to the destination.
+    NameOf {
+        to: FileId,
+        path: Arc<[u8]>,
+    },
     /// No more entries will come in this directory. Not said of [`DirId::ROOT`].
     DirEnd(DirId),
     /// An entry, or what lies below it, cannot be copied. `path` is relative to the destination.
@@ -110,7 +118,8 @@ pub enum NotKeptWhat {
     Debris,
     /// A symbolic link, where none is wanted.
     Link,
-    /// The file has other names too, and becomes a file of its own.
+    /// The file has other names too, and becomes a file of its own, for hard links are not kept, or there are
+    /// more than can be told apart.
     HardLink,
 }
 
@@ -154,6 +163,7 @@ impl Walk {
             next_id: 1,
             totals: Totals::default(),
             root_names: RootNames::of(&roots),
+            names: Names::default(),
             open_max,
         };
         thread::Builder::new().name("haul-walk".into()).spawn(move || {
@@ -212,6 +222,8 @@ struct Walker<F> {
     next_id: u64,
     totals: Totals,
     root_names: RootNames,
+    /// Files that have other names, if these are kept.
+    names: Names,
     /// Levels that are open at a time.
     open_max: usize,
 }
@@ -421,7 +433,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
 
     /// Reads some names of a directory, and announces what is not a directory.
     fn read_level(&mut self, level: &mut Level) {
-        let Names { mut names, impossible, broken } = level.next_names(&mut self.read_dir);
+        let way::Names { mut names, impossible, broken } = level.next_names(&mut self.read_dir);
         for (bytes, why) in impossible {
             let mut path = self.tree.path_of(level.id.as_file());
             path.push(b'/');
@@ -448,7 +460,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
 
     /// Reads some names of a directory that lies too deep, and returns how many they are.
     fn count_level(&mut self, level: &mut Level) -> u64 {
-        let Names { names, impossible, .. } = level.next_names(&mut self.read_dir);
+        let way::Names { names, impossible, .. } = level.next_names(&mut self.read_dir);
         let entries = names.len() + impossible.len();
         let found = self.probe.probe_all(&level.fd(), names);
         let is_dir = |probed: &Probed| probed.seen.kind == FileType::Directory;
@@ -511,12 +523,6 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         let kind = if seen.is_file() {
             let fingerprint = self.tree.announced(&seen);
             let size = fingerprint.size;
-            self.totals.files += 1;
-            self.totals.bytes = self.totals.bytes.saturating_add(size);
-            if seen.links > 1 {
-                let path = self.path(place, &name);
-                self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::HardLink }));
-            }
             EntryKind::File {
                 fingerprint,
                 object_size: (self.object_size)(size),
@@ -534,12 +540,40 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
                 return None;
             }
-            self.totals.symlinks += 1;
             EntryKind::Symlink { target }
         };
         let id = self.take_id();
+        let of = match seen.links > 1 && self.tree.part().is_none() {
+            true if self.tree.keeps_hard_links() => {
+                let path = self.path(place, &name);
+                let of = self.names.find(&seen, id, &path);
+                if let (Of::TooMany, true) = (&of, seen.is_file()) {
+                    self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::HardLink }));
+                }
+                of
+            }
+            true if seen.is_file() => {
+                let path = self.path(place, &name);
+                self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::HardLink }));
+                Of::Nothing
+            }
+            _ => Of::Nothing,
+        };
+        match &kind {
+            // It is no file of its own.
+            _ if matches!(of, Of::Another { .. }) => {}
+            EntryKind::File { fingerprint, .. } => {
+                self.totals.files += 1;
+                self.totals.bytes = self.totals.bytes.saturating_add(fingerprint.size);
+            }
+            _ => self.totals.symlinks += 1,
+        }
+        let names = if let Of::First(names) = of { names } else { 0 };
         self.tree.add_entry(id, place, name.clone(), seen.is_file().then_some(&seen), &values);
         self.tell_values(place, &name, values, unread);
+        if let Of::Another { to, path } = of {
+            self.out.push(WalkItem::NameOf { to, path });
+        }
         let generation = Generation(0);
         self.out.push(WalkItem::Entry(Announced {
             id,
@@ -548,7 +582,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             name,
             meta: seen.meta,
             kind,
-            extras: Extras { range: self.tree.part().filter(|_| seen.is_file()), metadata: false },
+            extras: Extras { range: self.tree.part().filter(|_| seen.is_file()), names, ..Extras::default() },
         }));
         None
     }

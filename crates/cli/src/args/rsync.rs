@@ -81,7 +81,6 @@ const HINTS: &[(&[&str], &str)] = &[
         &["-D", "--devices", "--specials"],
         "haul skips devices, FIFOs and sockets, and counts them; leave it out",
     ),
-    (&["-H", "--hard-links"], "haul has none yet: hard links become separate files, and are counted"),
     (&["-U", "--atimes", "-N", "--crtimes"], "haul has none yet: these times are not kept"),
     (
         &["-L", "--copy-links", "-k", "--copy-dirlinks", "--copy-unsafe-links", "--safe-links"],
@@ -610,8 +609,8 @@ mod tests {
         };
         assert_eq!(lines("-rlptgoD"), ["-l -p -t -g -o -D are not haul's:", "-l", "-p -t", "-g", "-o", "-D"]);
         assert_eq!(lines("-avzP"), ["-z -P are not haul's:", "-z", "-P"]);
-        assert!(told("-aHAXh").starts_with("-H is rsync's: "), "-A and -X are haul's too");
-        assert_eq!(lines("-aHUNh"), ["-H -U -N are not haul's:", "-H", "-U -N"]);
+        assert!(told("-aHAXzh").starts_with("-z is rsync's: "), "-H, -A and -X are haul's too");
+        assert_eq!(lines("-aHUNzh"), ["-U -N -z are not haul's:", "-U -N", "-z"]);
         assert!(told("-zyz").contains("\n  -y: haul has no such option"));
         assert!(told("-avz").starts_with("-z is rsync's: "));
         assert!(told("-zelpt").starts_with("-z is rsync's: "), "what stands behind -e is its value");

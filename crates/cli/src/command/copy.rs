@@ -219,6 +219,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         archive: args.archive,
         xattrs: args.xattrs,
         acls: args.acls,
+        hard_links: args.hard_links,
         durability: match args.durability {
             Durability::Disk => options::Durability::Disk,
             Durability::None => options::Durability::None,
@@ -367,7 +368,7 @@ mod tests {
     /// Goal: every option reaches the request.
     #[test]
     fn options_reach_the_request() {
-        let line = "-aAX --no-links --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
+        let line = "-aHAX --no-links --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --ssh-channels 5 --no-push --remote-haul /h --state /s \
                     --manifest m --patience 2m --protect integrity --data-channel shown --verify disk --resume check --spill /flash --spill-size 1GiB --schedule file --layout copy -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
@@ -376,6 +377,7 @@ mod tests {
             archive: true,
             xattrs: true,
             acls: true,
+            hard_links: true,
             durability: options::Durability::None,
             force: true,
             no_clobber: false,

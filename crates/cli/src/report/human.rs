@@ -312,7 +312,12 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
     let mut what = vec![plural(s.files, "file", "files")];
     // One that stood there was not copied, whatever of it was set.
     let dirs = s.dirs.saturating_sub(s.amended_dirs);
-    for (n, one, many) in [(dirs, "directory", "directories"), (s.symlinks, "symlink", "symlinks")] {
+    let others = [
+        (dirs, "directory", "directories"),
+        (s.symlinks, "symlink", "symlinks"),
+        (s.hard_links, "hard link", "hard links"),
+    ];
+    for (n, one, many) in others {
         if n > 0 {
             what.push(plural(n, one, many));
         }

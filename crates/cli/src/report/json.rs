@@ -182,6 +182,8 @@ enum Line<'a> {
         kind: &'static str,
         change: String,
         bytes: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        link_of: Option<PathFields>,
     },
     Failed(Failure<'a>),
     Summary(Box<SummaryLine<'a>>),
@@ -229,6 +231,7 @@ struct SummaryLine<'a> {
     files: u64,
     dirs: u64,
     symlinks: u64,
+    hard_links: u64,
     unchanged: u64,
     metadata_only: u64,
     skipped: u64,
@@ -310,14 +313,15 @@ impl<W: Write> Events<W> {
             // A lone target is no choice, and none is less.
             Event::Targets(table) if table.targets < 2 => return Ok(()),
             Event::Targets(table) => Line::Targets { seconds: tracker.shown().elapsed.as_secs_f64(), table },
-            Event::Entry { path, kind, end, change, bytes } => {
-                let change = super::list::itemized(*kind, *end, *change, self.sends);
+            Event::Entry { path, kind, end, change, bytes, link_of } => {
+                let change = super::list::itemized(*kind, (*end, link_of.is_some()), *change, self.sends);
                 let kind = match end {
                     EntryEnd::Copied => "copied",
                     EntryEnd::Unchanged => "unchanged",
                     EntryEnd::Skipped => "skipped",
                 };
-                Line::Entry { path: PathFields::new(path), kind, change, bytes: *bytes }
+                let link_of = link_of.as_deref().map(PathFields::new);
+                Line::Entry { path: PathFields::new(path), kind, change, bytes: *bytes, link_of }
             }
             Event::Failed { path, operation, errno, text, .. } => {
                 Line::Failed(Failure::new(path, operation.name(), *errno, text))
@@ -418,6 +422,7 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
         files: s.files,
         dirs: s.dirs,
         symlinks: s.symlinks,
+        hard_links: s.hard_links,
         unchanged: s.unchanged,
         metadata_only: s.amended,
         skipped: s.skipped,

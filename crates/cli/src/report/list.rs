@@ -49,13 +49,15 @@ impl<W: Write> List<W> {
         }
     }
 
-    /// An entry of so many bytes that ended, told as `change` says. True: it is told here, and nowhere else.
+    /// An entry of so many bytes that ended, told as `change` says; perhaps a hard link of another one. True:
+    /// it is told here, and nowhere else.
     pub fn entry(
         &mut self,
         path: &[u8],
         kind: EntryKind,
         (end, change): (EntryEnd, Change),
         bytes: u64,
+        link_of: Option<&[u8]>,
     ) -> io::Result<bool> {
         // Nothing changes of what is skipped; why it is, people are told.
         if self.form() != Form::Names || end == EntryEnd::Skipped {
@@ -74,7 +76,9 @@ impl<W: Write> List<W> {
         if changes || unchanged {
             let mut line = Vec::new();
             if self.manner.itemize {
-                line.extend_from_slice(itemized(kind, end, change, self.manner.sends).as_bytes());
+                line.extend_from_slice(
+                    itemized(kind, (end, link_of.is_some()), change, self.manner.sends).as_bytes(),
+                );
                 line.push(b' ');
             }
             match self.manner.print0 {
@@ -83,6 +87,9 @@ impl<W: Write> List<W> {
             }
             if kind == EntryKind::Dir {
                 line.push(b'/');
+            }
+            if let Some(first) = link_of.filter(|_| changes && !self.manner.print0) {
+                line.extend_from_slice(format!(" => {}", escape::name(first)).as_bytes());
             }
             if let Some(part) = self.manner.part.filter(|_| !self.manner.print0) {
                 line.extend_from_slice(format!(" ({})", part.known(Some(bytes)).in_words()).as_bytes());
@@ -108,7 +115,7 @@ impl<W: Write> List<W> {
 
     /// Ends the list.
     pub fn end(&mut self, summary: &Summary) -> io::Result<()> {
-        let all = summary.files + summary.dirs + summary.symlinks + summary.amended;
+        let all = summary.files + summary.dirs + summary.symlinks + summary.hard_links + summary.amended;
         let more = all.saturating_sub(self.mapped);
         if self.form() == Form::Short && more > 0 {
             self.line(format!("and {} more (-i lists them all)", count(more)).into_bytes())?;
@@ -142,10 +149,11 @@ impl<W: Write> List<W> {
     }
 }
 
-/// rsync's eleven characters; `sends`: the destination is at another host.
-pub fn itemized(kind: EntryKind, end: EntryEnd, change: Change, sends: bool) -> String {
+/// rsync's eleven characters; `is_name`: it is a hard link; `sends`: the destination is at another host.
+pub fn itemized(kind: EntryKind, (end, is_name): (EntryEnd, bool), change: Change, sends: bool) -> String {
     let is_new = change.has(Change::NEW);
     let first = match (end, kind) {
+        (EntryEnd::Copied, _) if is_name => 'h',
         (EntryEnd::Copied, EntryKind::File) => {
             if sends {
                 '<'
@@ -167,7 +175,7 @@ pub fn itemized(kind: EntryKind, end: EntryEnd, change: Change, sends: bool) -> 
         text += "+++++++++";
         return text;
     }
-    if first == '.' && change.is_none() {
+    if first == '.' && change.is_none() || first == 'h' && change == Change::LINKED {
         return text + "         ";
     }
     let letters = [
@@ -214,9 +222,13 @@ mod tests {
             (Symlink, Copied, Change::NEW, false, "cL+++++++++"),
             (Symlink, Copied, Change::TARGET, false, "cLc........"),
         ] {
-            let got = itemized(kind, end, change, sends);
+            let got = itemized(kind, (end, false), change, sends);
             assert_eq!((got.as_str(), got.len()), (want, 11));
         }
+        let linked = |change| itemized(File, (Copied, true), both(Change::LINKED, change), true);
+        let got = [Change::NEW, Change::TIME, Change::NONE].map(linked);
+        assert_eq!(got, ["hf+++++++++", "hf..t......", "hf         "]);
+        assert_eq!(itemized(File, (Unchanged, true), Change::NONE, false), ".f         ");
     }
 
     /// Goal: names are escaped for people and raw for programs, and only what changed is told.
@@ -234,7 +246,7 @@ mod tests {
                 (b"left", EntryKind::File, EntryEnd::Skipped, Change::NONE),
                 (b"d", EntryKind::Dir, EntryEnd::Copied, Change::NEW),
             ] {
-                assert_eq!(list.entry(path, kind, (end, change), 0).unwrap(), end != EntryEnd::Skipped);
+                assert_eq!(list.entry(path, kind, (end, change), 0, None).unwrap(), end != EntryEnd::Skipped);
             }
             list.end(&Summary { files: 100, ..Summary::default() }).unwrap();
             assert_eq!(out, want);
@@ -249,7 +261,8 @@ mod tests {
             let mut out = Vec::new();
             let manner = Manner { itemize, dry_run, unchanged: true, verbose: 2, ..Manner::default() };
             let mut list = List::new(Some(&mut out), manner);
-            let here = list.entry(b"same", EntryKind::File, (EntryEnd::Unchanged, Change::NONE), 0).unwrap();
+            let here =
+                list.entry(b"same", EntryKind::File, (EntryEnd::Unchanged, Change::NONE), 0, None).unwrap();
             assert_eq!(here, itemize);
             list.end(&Summary::default()).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), want);
@@ -268,7 +281,7 @@ mod tests {
         let mut list = List::new(Some(&mut out), Manner { dry_run: true, ..Manner::default() });
         list.mapping(b"a", b"h:dst/a", (Some(1000), false)).unwrap();
         list.mapping(b"m", b"h:dst/m", (None, true)).unwrap();
-        assert!(!list.entry(b"a", EntryKind::File, (EntryEnd::Copied, Change::NEW), 0).unwrap());
+        assert!(!list.entry(b"a", EntryKind::File, (EntryEnd::Copied, Change::NEW), 0, None).unwrap());
         list.end(&Summary { files: 1200, dirs: 1, amended: 3, unchanged: 9, ..Summary::default() }).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
@@ -276,7 +289,7 @@ mod tests {
         );
         let mut out = Vec::new();
         let mut list = List::new(Some(&mut out), Manner { verbose: 2, ..Manner::default() });
-        assert!(!list.entry(b"a", EntryKind::File, (EntryEnd::Copied, Change::NEW), 0).unwrap());
+        assert!(!list.entry(b"a", EntryKind::File, (EntryEnd::Copied, Change::NEW), 0, None).unwrap());
         list.end(&Summary { files: 1, ..Summary::default() }).unwrap();
         assert!(out.is_empty());
     }

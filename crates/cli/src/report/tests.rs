@@ -125,7 +125,7 @@ fn targets(end: Role, targets: u32) -> Event {
 fn script() -> Vec<Event> {
     let entry = |end, path: &[u8]| {
         let change = if end == EntryEnd::Copied { Change::NEW } else { Change::NONE };
-        Event::Entry { path: path.to_vec(), kind: EntryKind::File, end, change, bytes: 7 }
+        Event::Entry { path: path.to_vec(), kind: EntryKind::File, end, change, bytes: 7, link_of: None }
     };
     vec![
         Event::Note("pushing haul to h".into()),
@@ -169,6 +169,7 @@ fn ending(status: Status) -> Ending {
         files: 1000,
         dirs: 12,
         symlinks: 1,
+        hard_links: 2,
         unchanged: 5,
         amended: 3,
         failed: 1,
@@ -354,7 +355,7 @@ fn people_see_what_they_asked_for() {
     assert!(!err.contains("new"), "entries only with -v");
     assert!(!err.contains("/s,"), "no progress line in the first minute without a terminal: {err}");
     for part in [
-        "complete (resumed): copied 1,000 files, 12 directories, 1 symlink, 1.00 GB in 10 s, 100 MB/s\n",
+        "complete (resumed): copied 1,000 files, 12 directories, 1 symlink, 2 hard links, 1.00 GB in 10 s, 100 MB/s\n",
         "  2 unchanged, 1 failed\n  3 files: metadata only\n",
         "  sent 1.00 GB in 4 TLS 1.3 streams, to 10.0.0.2 port 7000; 1 object was sent again\n",
         "  verified: each file that was copied was read back from the destination's storage; 2 times a file came back wrong",

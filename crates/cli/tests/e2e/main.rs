@@ -46,6 +46,7 @@ mod ftp_turns;
 mod ftp_upload;
 mod ftp_walk;
 mod ftp_words;
+mod hard_links;
 mod hung;
 mod interop;
 mod interop_clients;

@@ -94,6 +94,16 @@ impl Dirs {
         self.dirs.get(&dir).map(|d| d.path)
     }
 
+    /// How long the path is of an entry of this name in `dir`, which is open.
+    pub(crate) fn path_len(&self, dir: DirId, name: &Name) -> usize {
+        let (mut len, mut at) = (name.as_bytes().len(), dir);
+        while let Some(Dir { parent, name: Some(name), .. }) = self.dirs.get(&at) {
+            len += 1 + name.as_bytes().len();
+            at = *parent;
+        }
+        len
+    }
+
     /// No more entries may come in `dir`.
     pub(crate) fn is_ended(&self, dir: DirId) -> bool {
         self.dirs.get(&dir).is_none_or(|d| d.ended)

@@ -219,6 +219,9 @@ pub enum SinkOp {
     Amend { durable: bool, items: Vec<AmendItem> },
     /// Replace what stands at the name with a symbolic link.
     MakeLinks { items: Vec<LinkItem> },
+    /// Give files that have their names these further names; what stands there gives way as for a file. The
+    /// inode that was published, or found to be right, gets the name, or nothing does.
+    Join { items: Vec<JoinItem> },
     /// Sync these directories, so that names in them are on media.
     SyncDirs { dirs: Vec<DirId> },
     /// Set mode and mtime of finished directories (and sync them if `durable`), then forget them.
@@ -358,6 +361,34 @@ pub struct LinkItem {
     pub force: bool,
 }
 
+/// A further name to give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinItem {
+    pub file: SinkFile,
+    /// Of what was announced as this, of which the engine was told before that other names follow.
+    pub to: FileId,
+    pub meta: Meta,
+    /// Leave what stands there (`--no-clobber`).
+    pub no_replace: bool,
+    /// Leave a file that is newer (`--update`).
+    pub update: bool,
+    /// Replace also a device, FIFO or socket.
+    pub force: bool,
+}
+
+/// What became of a further name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// It is the file's; what that changed, nothing where it was before.
+    Is(Change),
+    /// What stands there was left, as was asked.
+    Skipped,
+    /// The file takes no further name, or is not what it was any more: this one is to be a file of its own.
+    Apart(Failure),
+    /// The same, for there are no hard links where it lies.
+    Never(Failure),
+}
+
 /// How long the write of an object took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Took {
@@ -417,6 +448,9 @@ pub enum SinkDone {
     /// What each changed; nothing, where the same link stood already.
     MakeLinks {
         results: Vec<(FileId, Result<Change, Failure>)>,
+    },
+    Join {
+        results: Vec<(FileId, Result<Joined, Failure>)>,
     },
     SyncDirs {
         results: Vec<(DirId, Result<(), Failure>)>,

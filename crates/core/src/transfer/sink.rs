@@ -11,7 +11,7 @@
 //! `data`, `epoch`, `end`, `drain`; directories that were closed to us (`widened`); a destination that cannot
 //! be reached any more (`gone`); one of several storage targets (`targets`); one that takes bytes in
 //! ascending order alone (`turns`); one that loses what was not synced (`lost`); how much is granted
-//! (`window`); extended attributes and lists (`metadata`).
+//! (`window`); extended attributes and lists (`metadata`); further names of files (`names`).
 
 use alloc::sync::Arc;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -44,6 +44,7 @@ mod lookup;
 mod lost;
 mod map;
 mod metadata;
+mod names;
 mod targets;
 mod turns;
 mod widened;
@@ -58,6 +59,7 @@ use epoch::Epochs;
 use file::{File, SinkPhase};
 use lost::Lost;
 use metadata::Metadata;
+use names::Names;
 use targets::Targets;
 use turns::Turns;
 use window::{Credit, Window};
@@ -115,6 +117,17 @@ pub enum SinkAction {
     ForgetMetadata {
         id: FileId,
     },
+    /// Tell the engine, before any operation of this file or symbolic link, that other names of it may
+    /// follow.
+    Lead {
+        id: FileId,
+        parent: DirId,
+        name: Name,
+    },
+    /// None do any more.
+    ForgetLead {
+        id: FileId,
+    },
     Submit(SinkOp),
     Send(Message),
     FreeBuffer(BufferId),
@@ -125,6 +138,8 @@ pub enum SinkAction {
         parent: DirId,
         name: Name,
         is_link: bool,
+        /// It is a further name of this entry.
+        joined: Option<FileId>,
         end: Ended,
         root: Option<[u8; 32]>,
         bytes: u64,
@@ -160,6 +175,8 @@ pub struct SinkCounts {
     pub sent_back: u64,
     /// Extended attributes and lists that the source sent, and that are never kept or were not asked for.
     pub refused_metadata: u64,
+    /// Further names that became files of their own, for the destination did not take them as such.
+    pub apart: u64,
     /// Payload written to storage.
     pub written: u64,
     /// The source's walk is over: `files` and `bytes` are final.
@@ -172,6 +189,8 @@ struct Link {
     generation: Generation,
     /// What it changes, once it is made.
     change: Change,
+    /// `None`: it is a symbolic link of its own.
+    joins: Option<names::Joins>,
 }
 
 /// The name is taken.
@@ -213,6 +232,7 @@ pub struct Sink {
     turns: Option<Turns>,
     lost: HashMap<FileId, Lost>,
     metadata: Metadata,
+    names: Names,
     waiting: HashMap<FileId, Vec<Frame>>,
     waiting_count: u64,
     /// Frames that wait for descriptors; those of small files apart.
@@ -277,6 +297,7 @@ impl Sink {
             turns: config.ascending.map(Turns::new),
             lost: HashMap::new(),
             metadata: Metadata::default(),
+            names: Names::default(),
             waiting: HashMap::new(),
             waiting_count: 0,
             deferred: VecDeque::new(),
@@ -533,6 +554,12 @@ impl Sink {
                     }
                 }
             }
+            SinkDone::Join { results } => {
+                self.other_ops -= 1;
+                for (id, result) in results {
+                    self.handle_joined(id, result);
+                }
+            }
             SinkDone::FinishDirs { results } => {
                 self.other_ops -= 1;
                 for (dir, result) in results {
@@ -578,6 +605,7 @@ impl Sink {
             self.take_deferred();
             self.run_targets();
             self.run_checks();
+            self.submit_joins();
             self.finish_dirs();
             self.flush();
             self.end_if_over();

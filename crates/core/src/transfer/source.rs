@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::change::Change;
 use crate::digest::SubtreeSet;
-use crate::entry::EntryKind;
+use crate::entry::{EntryKind, Fingerprint};
 use crate::ids::{BufferId, DirId, FileId, Generation, Holder, Leased, SinkTarget, StreamId, Time};
 use crate::layout::Layout;
 use crate::metadata::{Unread, Values};
@@ -33,6 +33,7 @@ mod gone;
 mod held;
 mod map;
 mod metadata;
+mod names;
 mod plan;
 mod read;
 mod seal;
@@ -45,6 +46,7 @@ use file::{File, Queue, SourcePhase};
 use held::Held;
 use map::Maps;
 use metadata::Metadata;
+use names::Joins;
 use plan::Plan;
 pub use plan::{LOCATE_FILES_MAX, Lies};
 use read::Ready;
@@ -132,6 +134,8 @@ pub enum SourceAction {
         end: Ended,
         root: Option<[u8; 32]>,
         bytes: u64,
+        /// It is a further name of this entry.
+        joined: Option<FileId>,
         /// What it changed at the destination, as the sink says.
         change: Change,
     },
@@ -173,9 +177,12 @@ pub struct Source {
     /// Each by itself: many are open, and one is large, so that a table of them would cost several times its
     /// memory as it grows.
     files: HashMap<FileId, Box<File>>,
-    /// Other entries that were announced: directories (with the number of open entries) and symlinks.
+    /// Other entries that were announced: directories (with the number of open entries), symlinks, and
+    /// further names of files and symlinks.
     dirs: HashMap<DirId, ()>,
-    links: HashMap<FileId, ()>,
+    links: HashMap<FileId, Option<Box<Joins>>>,
+    /// Of these, further names.
+    joins: usize,
     plan: Plan,
     sink_targets: SinkTargets,
     small: VecDeque<FileId>,
@@ -232,6 +239,7 @@ impl Source {
             files: HashMap::new(),
             dirs: HashMap::new(),
             links: HashMap::new(),
+            joins: 0,
             plan: Plan::new(config.policy, limits(&config)),
             sink_targets: SinkTargets::default(),
             small: VecDeque::new(),
@@ -342,56 +350,13 @@ impl Source {
             | EntryKind::Socket
             | EntryKind::Device { .. }
             | EntryKind::HardLink { .. } => {
-                self.links.insert(entry.id, ());
+                self.links.insert(entry.id, None);
             }
             EntryKind::File { fingerprint, object_size, striped, .. } => {
-                self.counts.files += 1;
-                // What file systems say: the sum may be anything.
-                self.counts.bytes = self.counts.bytes.saturating_add(fingerprint.size);
+                self.count_file(fingerprint.size);
                 self.unsealed += 1;
-                self.files.insert(
-                    entry.id,
-                    Box::new(File {
-                        generation: entry.generation,
-                        parent: entry.parent,
-                        name: entry.name.clone(),
-                        meta: entry.meta,
-                        fingerprint: *fingerprint,
-                        extras: entry.extras,
-                        not_before,
-                        seen: None,
-                        grown_to: 0,
-                        measured: false,
-                        object_size: *object_size,
-                        object_size_max: *object_size,
-                        striped: *striped,
-                        phase: SourcePhase::AwaitState,
-                        digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
-                        twice: BTreeMap::new(),
-                        held: Held::default(),
-                        layout: match lies {
-                            Lies::At(target) => Some(Arc::new(Layout::flat(target))),
-                            Lies::Ask => None,
-                        },
-                        asks: lies == Lies::Ask,
-                        sink_targets: None,
-                        queued: 0,
-                        adding: false,
-                        left: 0,
-                        works: false,
-                        given: BTreeMap::new(),
-                        again: VecDeque::new(),
-                        reads: 0,
-                        checking: false,
-                        look_again: false,
-                        durable: 0,
-                        pass: 0,
-                        tries: 1,
-                        hashes: 0,
-                        queue: Queue::None,
-                        resends: 0,
-                    }),
-                );
+                let file = self.new_file(&entry, (*fingerprint, *object_size, *striped), lies, not_before);
+                self.files.insert(entry.id, file);
             }
         }
         let (id, generation) = (entry.id, entry.generation);
@@ -404,6 +369,62 @@ impl Source {
             self.announced(id, sparse);
         }
         fits
+    }
+
+    fn count_file(&mut self, size: u64) {
+        self.counts.files += 1;
+        // What file systems say: the sum may be anything.
+        self.counts.bytes = self.counts.bytes.saturating_add(size);
+    }
+
+    /// A file as it is announced first.
+    fn new_file(
+        &self,
+        entry: &Announced,
+        (fingerprint, object_size, striped): (Fingerprint, u32, bool),
+        lies: Lies,
+        not_before: Time,
+    ) -> Box<File> {
+        Box::new(File {
+            generation: entry.generation,
+            parent: entry.parent,
+            name: entry.name.clone(),
+            meta: entry.meta,
+            fingerprint,
+            extras: entry.extras,
+            not_before,
+            seen: None,
+            grown_to: 0,
+            measured: false,
+            object_size,
+            object_size_max: object_size,
+            striped,
+            phase: SourcePhase::AwaitState,
+            digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
+            twice: BTreeMap::new(),
+            held: Held::default(),
+            layout: match lies {
+                Lies::At(target) => Some(Arc::new(Layout::flat(target))),
+                Lies::Ask => None,
+            },
+            asks: lies == Lies::Ask,
+            sink_targets: None,
+            queued: 0,
+            adding: false,
+            left: 0,
+            works: false,
+            given: BTreeMap::new(),
+            again: VecDeque::new(),
+            reads: 0,
+            checking: false,
+            look_again: false,
+            durable: 0,
+            pass: 0,
+            tries: 1,
+            hashes: 0,
+            queue: Queue::None,
+            resends: 0,
+        })
     }
 
     fn push_announcement(&mut self, entry: Announced) {
@@ -684,7 +705,8 @@ impl Source {
 
     fn end_if_over(&mut self) {
         // What comes back wrong is announced again, and after the end nothing is.
-        let over = self.all_sealed() && (!self.config.verify || self.files.is_empty());
+        // So may a further name be.
+        let over = self.all_sealed() && self.joins == 0 && (!self.config.verify || self.files.is_empty());
         if let Some(totals) = self.totals.filter(|_| over && !self.end_sent && !self.stopping) {
             self.flush_announcements();
             self.flush_sealed();

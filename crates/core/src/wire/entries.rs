@@ -24,6 +24,8 @@ const FILE_LEN_MIN: usize = 25;
 /// The value of a range. An extra field without a value, which is a mark: kind, required, length.
 const RANGE_LEN: usize = 25;
 const MARK_LEN: usize = 5;
+/// The value of a number of names.
+const NAMES_LEN: usize = 4;
 /// All extra fields of an entry.
 const EXTRAS_LEN_MAX: usize = u16::MAX as usize;
 
@@ -32,7 +34,7 @@ const _: () = assert!(ANNOUNCED_LEN_MIN + NAME_LEN_MAX + 2 + LINK_LEN_MAX <= LIS
 const _: () = assert!(
     ANNOUNCED_LEN_MIN + NAME_LEN_MAX + FILE_LEN_MIN + VERSION_LEN_MAX + EXTRAS_LEN_MAX <= LIST_LEN_MAX
 );
-const _: () = assert!(RANGE_LEN + 4 * MARK_LEN <= EXTRAS_LEN_MAX);
+const _: () = assert!(RANGE_LEN + NAMES_LEN + 5 * MARK_LEN <= EXTRAS_LEN_MAX);
 const _: () = assert!(METADATA_LEN_MIN + METADATA_NAME_LEN_MAX + METADATA_PIECE_LEN_MAX <= LIST_LEN_MAX);
 
 /// Bytes that an entry takes in an `Announce`. Entries of one message: at most [`ANNOUNCE_ENTRIES_MAX`] and
@@ -50,7 +52,8 @@ pub fn announced_len(entry: &Announced) -> usize {
         EntryKind::HardLink { .. } => 8,
     };
     let range = if entry.extras.range.is_some() { MARK_LEN + RANGE_LEN } else { 0 };
-    let extras = range + MARK_LEN * usize::from(entry.extras.metadata);
+    let names = if entry.extras.names > 0 { MARK_LEN + NAMES_LEN } else { 0 };
+    let extras = range + names + MARK_LEN * usize::from(entry.extras.metadata);
     ANNOUNCED_LEN_MIN - 1 + entry.name.as_bytes().len() + kind + extras
 }
 
@@ -98,11 +101,12 @@ fn write_extras(w: &mut Writer<'_>, entry: &Announced) {
         EntryKind::File { sparse, striped, .. } => (sparse, striped),
         _ => (false, false),
     };
-    let Extras { range, metadata } = entry.extras;
+    let Extras { range, metadata, names } = entry.extras;
     let marks = [(sparse, extra::SPARSE), (striped, extra::LAYOUT), (metadata, extra::METADATA)];
     let marks = marks.into_iter().filter(|(on, _)| *on);
     let range_len = range.map_or(0, |_| MARK_LEN + RANGE_LEN);
-    w.u16((range_len + MARK_LEN * marks.clone().count()) as u16);
+    let names_len = if names > 0 { MARK_LEN + NAMES_LEN } else { 0 };
+    w.u16((range_len + names_len + MARK_LEN * marks.clone().count()) as u16);
     if let Some(FileRange { source, sink, len, partial }) = range {
         w.u16(extra::RANGE);
         w.bool(true);
@@ -114,6 +118,12 @@ fn write_extras(w: &mut Writer<'_>, entry: &Announced) {
         w.u16(kind);
         w.bool(true);
         w.u16(0);
+    }
+    if names > 0 {
+        w.u16(extra::NAMES);
+        w.bool(true);
+        w.u16(NAMES_LEN as u16);
+        w.u32(names);
     }
 }
 
@@ -203,6 +213,18 @@ fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<Extras, Wire
                 Some(mark) if required && empty && !*mark => *mark = true,
                 _ => return Err(WireError::BadValue { what: "mark of a file", value: kind.into() }),
             }
+            continue;
+        }
+        if kind == extra::NAMES {
+            let what = "names of a file";
+            let mut value = Reader::new(extras.bytes("extra field", len)?);
+            let names = value.u32(what)?;
+            value.finish(what)?;
+            let may = matches!(entry, EntryKind::File { .. } | EntryKind::Symlink { .. });
+            if !required || !may || names < 2 || known.names > 0 {
+                return Err(WireError::BadValue { what, value: names.into() });
+            }
+            known.names = names;
             continue;
         }
         if required {

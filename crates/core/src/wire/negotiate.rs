@@ -38,7 +38,8 @@ pub mod capability {
     pub const CHOICES: u16 = 0x0012;
     /// Entries may be FIFOs, sockets and devices.
     pub const SPECIALS: u16 = 0x0020;
-    /// Entries may be other names of files.
+    /// Hard links are kept: entries may be other names of files and symbolic links. Required, without a
+    /// value, named by both ends or none.
     pub const HARD_LINKS: u16 = 0x0021;
     /// Extended attributes or access control lists are kept: entries may be announced with metadata, and
     /// `METADATA` follows. Required, without a value, named by both ends or none.
@@ -64,7 +65,7 @@ pub mod capability {
     /// no end names it yet.
     pub const JOB: u16 = 0x0029;
     /// All that this version knows.
-    pub const KNOWN: [u16; 12] = [
+    pub const KNOWN: [u16; 13] = [
         HOLES,
         TARGETS,
         LAYOUTS,
@@ -77,6 +78,7 @@ pub mod capability {
         RANGES,
         IN_PLACE,
         METADATA,
+        HARD_LINKS,
     ];
     /// Those that every hello of this version names.
     pub const OFFERED: [u16; 6] = [HOLES, TARGETS, LAYOUTS, LIVE_SETTINGS, TABLES, CHOICES];
@@ -97,6 +99,9 @@ pub mod extra {
     /// `METADATA` follows. Required, without a value; of files, directories and symbolic links, only where
     /// both ends know `METADATA`.
     pub const METADATA: u16 = 0x0005;
+    /// Other names may follow: how many there are at the source (u32, at least 2). Required; of files and
+    /// symbolic links, only where both ends know `HARD_LINKS`.
+    pub const NAMES: u16 = 0x0006;
 }
 
 /// What both ends use from here on.
@@ -126,6 +131,8 @@ pub struct Agreed {
     pub in_place: bool,
     /// Both ends want extended attributes or access control lists to be kept.
     pub metadata: bool,
+    /// Both ends want hard links to be kept.
+    pub hard_links: bool,
     /// Both ends want data frames that are authenticated and not encrypted.
     pub auth_only: bool,
     /// What both ends make digests with.
@@ -150,6 +157,7 @@ impl Agreed {
             parts: false,
             in_place: false,
             metadata: false,
+            hard_links: false,
             auth_only: false,
             digest: DigestKind::Blake3,
         }
@@ -204,6 +212,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     let parts = alike(capability::RANGES, "a part of a file (`range`)")?;
     let in_place = alike(capability::IN_PLACE, "files written in place (`in_place`)")?;
     let metadata = alike(capability::METADATA, "extended attributes or ACLs (`xattrs`, `acls`)")?;
+    let hard_links = alike(capability::HARD_LINKS, "hard links (`hard_links`)")?;
     let digest = match alike(capability::XXH3, "xxh3 as digest")? {
         true => DigestKind::Xxh3,
         false => DigestKind::Blake3,
@@ -230,6 +239,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
         parts,
         in_place,
         metadata,
+        hard_links,
         auth_only,
         digest,
     })

@@ -416,6 +416,7 @@ impl World {
                 }
                 SinkDone::MakeLinks { results }
             }
+            SinkOp::Join { .. } => unreachable!("no source has hard links here"),
             SinkOp::SyncDirs { dirs } => {
                 let mut results = Vec::new();
                 for id in dirs {
@@ -795,6 +796,8 @@ impl World {
                 }
                 SinkAction::ForgetDir { id } => drop(self.snk().dirs.remove(&id)),
                 SinkAction::Metadata { .. } | SinkAction::ForgetMetadata { .. } => {}
+                // No source has hard links here.
+                SinkAction::Lead { .. } | SinkAction::ForgetLead { .. } => {}
                 SinkAction::Submit(op) => {
                     let journal = matches!(op, SinkOp::Journal { .. } | SinkOp::RemoveJournal);
                     let snk = self.snk();

@@ -226,7 +226,11 @@ fn golden_message(index: usize) -> Message {
             other(0x0106, EntryKind::Socket),
             other(0x0107, EntryKind::Device { block: true, major: 8, minor: 1 }),
             other(0x0108, EntryKind::HardLink { to: FileId(0x0103) }),
-            Announced { extras: Extras { range: Some(range), metadata: false }, ..other(0x0109, whole) },
+            Announced { extras: Extras { range: Some(range), ..plain }, ..other(0x0109, whole) },
+            Announced {
+                extras: Extras { names: 3, ..plain },
+                ..other(0x010a, EntryKind::Symlink { target: b"t".as_slice().into() })
+            },
         ]),
         4 => Message::DirEnd(vec![DirId::ROOT, DirId(0x0102)]),
         5 => Message::FileStates(vec![

@@ -45,6 +45,7 @@ fn negotiation_finds_the_common_ground() {
             parts: false,
             in_place: false,
             metadata: false,
+            hard_links: false,
             auth_only: false,
             digest: DigestKind::Blake3,
         })

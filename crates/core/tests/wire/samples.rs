@@ -145,7 +145,11 @@ pub fn announced(r: &mut Rng) -> Announced {
         1 => {
             let fingerprint = Fingerprint { size: number(r) >> 1, mtime: time(r), version: stamp(r) };
             let object_size = 1 << r.u32(16..=26);
-            extras = Extras { range: file_range(r, fingerprint.size, object_size), metadata: r.bool() };
+            extras = Extras {
+                range: file_range(r, fingerprint.size, object_size),
+                metadata: r.bool(),
+                names: [0, 2, u32::MAX][r.usize(..3)],
+            };
             EntryKind::File { fingerprint, object_size, sparse: r.bool(), striped: r.bool() }
         }
         2 => EntryKind::Fifo,
@@ -153,6 +157,7 @@ pub fn announced(r: &mut Rng) -> Announced {
         4 => EntryKind::Device { block: r.bool(), major: r.u32(..), minor: r.u32(..) },
         5 if id.0 > 1 => EntryKind::HardLink { to: FileId(r.u64(1..id.0)) },
         _ => {
+            extras.names = [0, 2, u32::MAX][r.usize(..3)];
             let len = if r.u8(..8) == 0 { LINK_LEN_MAX } else { r.usize(1..80) };
             EntryKind::Symlink { target: (0..len).map(|_| r.u8(1..)).collect() }
         }
@@ -212,7 +217,7 @@ pub fn metadata(r: &mut Rng) -> MetadataPiece {
 }
 
 pub fn change(r: &mut Rng) -> Change {
-    Change::from_bits(r.u16(..512)).unwrap()
+    Change::from_bits(r.u16(..1024)).unwrap()
 }
 
 pub fn state(r: &mut Rng) -> (FileId, Generation, FileState) {

@@ -57,8 +57,10 @@ fn ranges_lie_in_their_file() {
         (0, (1 << 62) + 1, size, 1),
     ] {
         let range = FileRange { source, sink, len, partial: flags == 1 };
-        let told =
-            Message::Announce(vec![announced(file(size), Extras { range: Some(range), metadata: false })]);
+        let told = Message::Announce(vec![announced(
+            file(size),
+            Extras { range: Some(range), ..Extras::default() },
+        )]);
         assert_eq!(read(source, sink, len, flags), Ok(Decoded::Message(told)), "{source} {len}");
     }
     for (source, sink, len, flags) in [

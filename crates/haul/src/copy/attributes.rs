@@ -1,7 +1,8 @@
-//! `xattrs` and `acls` where an end is a server or a volume: neither has a place for them.
+//! `xattrs`, `acls` and `hard_links` where an end is a server or a volume: neither has a place for them.
 //!
 //! In: what was asked for; the summary. Out: the same without them; with the number of what they were not
-//! kept of, whether it had any or not: nobody looks.
+//! kept of, whether it had any or not: nobody looks. Files with several names a walk counts, as where nobody
+//! asks for hard links.
 
 use crate::request::CopyRequest;
 use crate::summary::Summary;
@@ -14,7 +15,10 @@ const FILE: &str = "file";
 pub(super) fn leave(request: &mut CopyRequest) -> bool {
     let asked = request.options.xattrs || request.options.acls;
     let mut ends = request.sources.iter().chain([&request.destination]).map(|end| end.place().scheme());
-    if !asked || ends.all(|scheme| scheme.name == FILE) {
+    let all_have = ends.all(|scheme| scheme.name == FILE);
+    // A part of a file is no name of it.
+    request.options.hard_links &= all_have && request.options.range.is_none();
+    if !asked || all_have {
         return false;
     }
     (request.options.xattrs, request.options.acls) = (false, false);
@@ -51,8 +55,10 @@ mod tests {
             let end = Endpoint::parse(destination.as_ref(), |_| false).expect("an end");
             let mut request = CopyRequest::new(vec![Endpoint::from("/tmp/a")], end);
             (request.options.xattrs, request.options.acls) = (true, true);
+            request.options.hard_links = true;
             assert_eq!(leave(&mut request), tells, "{destination}");
             assert_eq!((request.options.xattrs, request.options.acls), (keeps, keeps), "{destination}");
+            assert_eq!(request.options.hard_links, keeps, "{destination}");
             request.options = crate::options::Options::default();
             assert!(!leave(&mut request), "nobody asked for them");
         }

@@ -187,6 +187,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         dirs: tally.dirs,
         amended_dirs: tally.amended_dirs,
         symlinks: tally.symlinks,
+        hard_links: tally.hard_links,
         unchanged: tally.unchanged,
         amended: near.own.amended.saturating_add(far.amended),
         changed: request.options.changed,

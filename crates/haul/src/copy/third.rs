@@ -367,7 +367,7 @@ impl<'a> Run<'a> {
         match item {
             WalkItem::Entry(announced) => self.entry(announced),
             // Servers have none.
-            WalkItem::Metadata(_) => {}
+            WalkItem::Metadata(_) | WalkItem::NameOf { .. } => {}
             WalkItem::DirEnd(id) => {
                 self.dirs.remove(&id);
                 self.pair.forget(id.as_file());

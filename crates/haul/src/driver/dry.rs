@@ -7,7 +7,8 @@
 //! memory is bounded by the entries that may be open, whoever announces them.
 //! What lies in directories that are the user's own and closed to him a copy would look at, having opened
 //! them: here it is counted as skipped, and told in one line.
-//! Extended attributes and lists come behind announcements ([`awaited`]).
+//! Extended attributes and lists come behind announcements ([`awaited`]). Of further names it is said what
+//! they are at the destination, as far as it tells inodes ([`names`]).
 //! Left out: parts of files that an interrupted run left there: a dry run counts such a file as a whole.
 
 use std::collections::HashMap;
@@ -38,8 +39,10 @@ use haul_storage::Stuck;
 use haul_storage::sink::Foreseen;
 use haul_storage::store::{Looks, dir_stands, not_in_place, special_stands};
 use haul_transport::Link;
+use names::Names;
 
 mod awaited;
+mod names;
 
 /// A directory that is not over.
 struct Dir {
@@ -75,6 +78,7 @@ struct Dry {
     foreseen: Foreseen,
     /// Entries whose metadata come.
     awaited: Awaited,
+    names: Names,
     /// It is over.
     end: Option<SessionEnd>,
     /// Data streams of the start, over which nothing comes.
@@ -112,6 +116,7 @@ impl End for Dry {
         session.other.send(Message::Destination { wait: true, rename, epoch: 0, resumed: false });
         let awaited = Awaited::new(session.agreed.metadata, policy);
         Ok(Dry {
+            names: Names::new(session.agreed.hard_links),
             awaited,
             _data: data,
             part: request.part,
@@ -217,6 +222,7 @@ impl Dry {
             amended: 0,
             foreseen: Foreseen::by_this_user(),
             awaited: Awaited::default(),
+            names: Names::default(),
             end: None,
             _data: Vec::new(),
         }
@@ -315,6 +321,7 @@ impl Dry {
         if extras != told || told.range.is_some() != self.part.is_some() {
             return Err(protocol("an entry with what this session was not to have"));
         }
+        self.names.expect(id, extras.names, || path_of(&self.places, parent, &name))?;
         let at = |places: &HashMap<DirId, (DirId, Name)>| path_of(places, parent, &name);
         let failed = |failure: Failure| DoneItem { id, generation, outcome: Outcome::Failed(failure) };
         match kind {
@@ -355,6 +362,10 @@ impl Dry {
                         (end, Change::NONE)
                     }
                 };
+                let stays = !matches!(end, Ended::Failed(_))
+                    && (end == Ended::Unchanged || self.in_place && !change.has(Change::NEW));
+                let inode = stays.then(|| self.looker.inode(parent, &name)).flatten();
+                self.names.ended(id, inode, Some(fingerprint.size));
                 let path = || at(&self.places);
                 user.tally.count(
                     user.watch,
@@ -367,6 +378,7 @@ impl Dry {
                 );
             }
             EntryKind::Symlink { target } => {
+                self.names.is_link(id);
                 let planned =
                     looker.link(parent, &name, &target, (&meta, policy.owner && !policy.no_clobber));
                 let (end, change) = match planned {
@@ -387,6 +399,8 @@ impl Dry {
                     Err(failure) => (self.without_a_look(parent, failure), Change::NONE),
                 };
                 self.amended += u64::from(end == Ended::Unchanged && !change.is_none());
+                let stays = end == Ended::Unchanged;
+                self.names.ended(id, stays.then(|| self.looker.inode(parent, &name)).flatten(), None);
                 done.push(match &end {
                     Ended::Failed(failure) => failed(failure.clone()),
                     _ => DoneItem { id, generation, outcome: Outcome::Done { root: None, change } },
@@ -394,7 +408,23 @@ impl Dry {
                 let path = || at(&self.places);
                 user.tally.count(user.watch, Kind::Symlink, &end, (None, change), 0, path, || None);
             }
-            EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } | EntryKind::HardLink { .. } => {
+            EntryKind::HardLink { to } => {
+                let planned = self.looker.file(parent, &name);
+                let inode = self.looker.inode(parent, &name);
+                let (planned, first, is_link) = self.names.plan(to, (planned, inode), &meta, &self.policy)?;
+                let (end, change) = match planned {
+                    Ok(planned) => planned,
+                    Err(failure) => (self.without_a_look(parent, failure), Change::NONE),
+                };
+                done.push(match &end {
+                    Ended::Failed(failure) => failed(failure.clone()),
+                    _ => DoneItem { id, generation, outcome: Outcome::Done { root: None, change } },
+                });
+                let kind = if is_link { Kind::Symlink } else { Kind::File };
+                let (path, first) = (|| at(&self.places), || first.to_vec());
+                user.tally.count_name(user.watch, kind, &end, change, path, first, || None);
+            }
+            EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } => {
                 return Err(protocol("an entry of a kind that this session was not to have"));
             }
             EntryKind::Dir { .. } => {

@@ -193,6 +193,9 @@ pub(crate) fn hello(session: [u8; 16], protection: Protection, memory: u64, stre
     if protection.metadata {
         capabilities.push(required(capability::METADATA));
     }
+    if protection.hard_links {
+        capabilities.push(required(capability::HARD_LINKS));
+    }
     let (version_min, version_max) = (VERSION_MIN, VERSION);
     Hello { version_min, version_max, session, capabilities, limits }
 }

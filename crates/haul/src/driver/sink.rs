@@ -1,6 +1,6 @@
 //! The sink's driver: streams on one side, storage engine and journal on the other, `transfer::sink` between.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,9 +10,9 @@ use haul_core::entry::{Name, Part};
 use haul_core::ids::{BufferId, DirId, FileId, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::reliability::Reliability;
 use haul_core::schedule::{Health, TargetState};
-use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Sink, SinkAction};
+use haul_core::transfer::{ENTRIES_MAX, SessionEnd};
 use haul_core::tune::show_size;
 use haul_core::wire::{Agreed, Failure, HeldReport, LiveSettings, Message, NotKept, Placed, SinkOptions};
 
@@ -48,6 +48,8 @@ pub(super) use setup::{coming, hear, store_of};
 mod setup;
 mod start;
 
+/// So many entries may be open that are names of files of which no other comes.
+const GONE_MAX: usize = ENTRIES_MAX as usize;
 /// After so long without control a new run of the job may have it.
 const YIELD_AFTER: Duration = Duration::from_secs(2);
 
@@ -162,6 +164,10 @@ struct Names {
     /// Parent and name of each directory.
     places: HashMap<DirId, (DirId, Name)>,
     dirs: HashMap<FileId, ()>,
+    /// Paths of files that others may be names of, if somebody is told of them.
+    firsts: HashMap<FileId, Vec<u8>>,
+    /// Of these, files that no other name comes of any more.
+    gone: VecDeque<FileId>,
 }
 
 /// Payload on its way from a stream to storage.
@@ -240,6 +246,23 @@ impl End for SinkEnd {
                 }
                 SinkAction::Metadata { id, values } => self.storage.engine.keep_metadata(id, values),
                 SinkAction::ForgetMetadata { id } => self.storage.engine.forget_metadata(id),
+                SinkAction::Lead { id, parent, name } => {
+                    if session.user.watch.verbose {
+                        let path = path_of(&self.names.places, parent, &name);
+                        self.names.firsts.insert(id, path);
+                    }
+                    self.storage.engine.lead(id, parent, &name);
+                }
+                SinkAction::ForgetLead { id } => {
+                    // What is a name of it may still end.
+                    self.names.gone.push_back(id);
+                    if self.names.gone.len() > GONE_MAX
+                        && let Some(id) = self.names.gone.pop_front()
+                    {
+                        self.names.firsts.remove(&id);
+                    }
+                    self.storage.engine.forget_lead(id);
+                }
                 SinkAction::Submit(op) => self.submit(op),
                 SinkAction::Send(Message::Complete) => self.complete = true,
                 SinkAction::Send(message) => session.other.send(message),
@@ -250,7 +273,7 @@ impl End for SinkEnd {
                     // It never joined here; should it still, it is over.
                     None => self.stream_lost(stream, 0, session),
                 },
-                SinkAction::EntryEnded { id, parent, name, is_link, end, root, bytes, change } => {
+                SinkAction::EntryEnded { id, parent, name, is_link, joined, end, root, bytes, change } => {
                     let kind = match self.names.dirs.remove(&id) {
                         Some(()) => Kind::Dir,
                         None if is_link => Kind::Symlink,
@@ -258,7 +281,15 @@ impl End for SinkEnd {
                     };
                     let path = || path_of(&self.names.places, parent, &name);
                     let user = &mut session.user;
-                    user.tally.count(user.watch, kind, &end, (root, change), bytes, path, || None);
+                    match joined {
+                        Some(to) => {
+                            let to = || self.names.firsts.get(&to).cloned().unwrap_or_default();
+                            user.tally.count_name(user.watch, kind, &end, change, path, to, || None);
+                        }
+                        None => {
+                            user.tally.count(user.watch, kind, &end, (root, change), bytes, path, || None);
+                        }
+                    }
                 }
                 SinkAction::Trouble { path, failure } => {
                     let user = &mut session.user;
@@ -476,6 +507,7 @@ impl End for SinkEnd {
         own.not_kept[NotKept::MtimeClamped as usize] = not_kept.clamped;
         own.not_kept[NotKept::Nfs4Acl as usize] = not_kept.nfs4;
         own.not_kept[NotKept::NeverKept as usize] = counts.refused_metadata;
+        own.not_kept[NotKept::HardLink as usize] = counts.apart;
         own.amended = counts.amended;
         Closing {
             own,

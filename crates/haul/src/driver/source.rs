@@ -176,14 +176,23 @@ impl End for SourceEnd {
                     session.other.lines.stream_lost(stream, session.clock.now());
                     self.network.close(stream);
                 }
-                SourceAction::EntryEnded { id, end, root, bytes, change } => {
+                SourceAction::EntryEnded { id, end, root, bytes, joined, change } => {
                     let kind = self.walked.kinds.remove(&id).unwrap_or(Kind::File);
+                    let name_of = self.walked.names.remove(&id).filter(|_| joined.is_some());
                     let (names, rename) = (&self.storage.names, &self.walked.rename);
                     let path =
                         || rename.as_ref().map_or_else(|| names.path_of(id), |name| name.as_bytes().to_vec());
                     let source = || names.origin_of(id);
                     let user = &mut session.user;
-                    user.tally.count(user.watch, kind, &end, (root, change), bytes, path, source);
+                    match name_of {
+                        Some(to) => {
+                            let to = || to.to_vec();
+                            user.tally.count_name(user.watch, kind, &end, change, path, to, source);
+                        }
+                        None => {
+                            user.tally.count(user.watch, kind, &end, (root, change), bytes, path, source);
+                        }
+                    }
                 }
                 SourceAction::Finished(end) => return Some(end),
             }

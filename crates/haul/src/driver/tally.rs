@@ -34,6 +34,8 @@ pub(crate) struct Tally {
     /// Of these, what stood there, and had mode, time or owner brought up to date.
     pub(crate) amended_dirs: u64,
     pub(crate) symlinks: u64,
+    /// Further names that were given to files or symbolic links.
+    pub(crate) hard_links: u64,
     pub(crate) unchanged: u64,
     pub(crate) skipped: u64,
     pub(crate) failed: u64,
@@ -111,7 +113,7 @@ impl Tally {
                 self.links_left.add(&path);
                 if watch.verbose {
                     let (end, change) = (EntryEnd::Skipped, Change::NONE);
-                    watch.tell(Event::Entry { path, kind, end, change, bytes: 0 });
+                    watch.tell(Event::Entry { path, kind, end, change, bytes: 0, link_of: None });
                 }
                 return;
             }
@@ -133,7 +135,8 @@ impl Tally {
             watch.tell(mapping.show(&path, self.renamed, (size, amended)));
         }
         if watch.verbose {
-            watch.tell(Event::Entry { path: path.clone(), kind, end: entry_end, change, bytes });
+            let (path, end) = (path.clone(), entry_end);
+            watch.tell(Event::Entry { path, kind, end, change, bytes, link_of: None });
         }
         let copied = (*end == Ended::Copied).then_some(bytes);
         match (&watch.manifest, root) {
@@ -144,6 +147,48 @@ impl Tally {
                 drop(hasher.send(Unmoved { path, source: source(), len: copied }));
             }
             _ => {}
+        }
+    }
+
+    /// The same of a further name of the entry at `to`.
+    pub(crate) fn count_name(
+        &mut self,
+        watch: &Watch,
+        kind: Kind,
+        end: &Ended,
+        change: Change,
+        path: impl FnOnce() -> Vec<u8>,
+        to: impl FnOnce() -> Vec<u8>,
+        source: impl FnOnce() -> Option<(Vec<u8>, Stamp)>,
+    ) {
+        let end = match end {
+            Ended::Copied => {
+                self.hard_links += 1;
+                EntryEnd::Copied
+            }
+            Ended::Unchanged => {
+                self.unchanged += u64::from(kind == Kind::File);
+                EntryEnd::Unchanged
+            }
+            Ended::Skipped => {
+                self.skipped += 1;
+                EntryEnd::Skipped
+            }
+            Ended::Failed(failure) => return self.fail(watch, path(), failure),
+        };
+        if watch.observer.is_none() || !(watch.verbose || watch.manifest.is_some()) {
+            return;
+        }
+        let path = path();
+        if watch.verbose {
+            let (path, link_of) = (path.clone(), Some(to()));
+            watch.tell(Event::Entry { path, kind, end, change, bytes: 0, link_of });
+        }
+        if let (Some(hasher), Kind::File) = (&watch.manifest, kind)
+            && end != EntryEnd::Skipped
+        {
+            // The hashing thread may be gone only when the run is over.
+            drop(hasher.send(Unmoved { path, source: source(), len: None }));
         }
     }
 

@@ -537,7 +537,7 @@ impl Walker {
             name,
             meta,
             kind,
-            extras: Extras { range: self.names.part().filter(|_| is_file), metadata: false },
+            extras: Extras { range: self.names.part().filter(|_| is_file), ..Extras::default() },
         }));
         is_dir.then(|| id.as_dir())
     }

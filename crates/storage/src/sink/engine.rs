@@ -56,6 +56,7 @@ use data::{Data, Tag};
 use fan_out::Place;
 use haul_base::meter::Meter;
 use journal_writer::JournalWriter;
+use names::Firsts;
 
 mod amend;
 mod asked;
@@ -65,6 +66,7 @@ mod commit;
 mod data;
 mod fan_out;
 mod journal_writer;
+mod names;
 mod together;
 mod verify;
 
@@ -162,6 +164,8 @@ pub(super) struct Sink {
     keeps: Keeps,
     /// What entries are to have of them.
     metadata: Mutex<HashMap<FileId, Arc<Values>>>,
+    /// Of which other names may follow.
+    firsts: Firsts,
     still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     /// `None`: nobody else can have published.
     published: Option<Published>,
@@ -236,6 +240,7 @@ impl WriteEngine {
             dir_owner: config.dir_owner,
             keeps: config.keeps,
             metadata: Mutex::default(),
+            firsts: Firsts::default(),
             still_owner: config.still_owner,
             published: config.confirm.then(Published::default),
             others_dirs: Mutex::default(),
@@ -402,6 +407,14 @@ impl SinkEngine for WriteEngine {
         lock(&self.sink.metadata).remove(&id);
     }
 
+    fn lead(&self, id: FileId, parent: DirId, name: &Name) {
+        self.sink.firsts.lead(&self.sink.tree, id, parent, name);
+    }
+
+    fn forget_lead(&self, id: FileId) {
+        self.sink.firsts.forget(id);
+    }
+
     fn room(&self) -> Option<u64> {
         // First what is free: what is taken meanwhile counts twice, and never not at all.
         let free = fault::free(&**self.sink.tree.root());
@@ -497,6 +510,9 @@ impl Sink {
             self.may_make()?;
         }
         let mut found = self.files.look(item)?;
+        if let (Existing::File { .. }, Some(seen)) = (&found.existing, found.seen) {
+            self.firsts.see(item.file.id, seen);
+        }
         self.look_at_attributes(item, &mut found.existing)?;
         if let (Some(published), Existing::File { .. }, Some(seen)) =
             (&self.published, &found.existing, found.seen)

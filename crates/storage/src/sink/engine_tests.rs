@@ -28,6 +28,8 @@ mod in_place;
 mod job;
 #[path = "engine_tests/nameless.rs"]
 mod nameless;
+#[path = "engine_tests/names.rs"]
+mod names;
 #[path = "engine_tests/publish.rs"]
 mod publish;
 #[path = "engine_tests/together.rs"]

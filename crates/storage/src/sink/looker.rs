@@ -12,7 +12,7 @@ use haul_core::change::{Change, Stood};
 use haul_core::entry::{Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::metadata::Values;
-use haul_core::transfer::op::Existing;
+use haul_core::transfer::op::{Existing, Inode};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{Access, AtFlags, FileType, FsWord, Stat, accessat, fstat, fstatfs};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use super::fault;
 use super::files::aliases::{Aliases, Print, Verdict, mounted_twice};
 use super::files::in_place::{InPlace, has_other_entry, is_a_source};
 use super::files::look::is_counted_on;
-use super::stat::{existing_of, mtime_of, note_differs, rights_of, stood_of};
+use super::stat::{existing_of, inode_of, mtime_of, note_differs, rights_of, stood_of};
 use super::tree::SinkTree;
 use crate::attributes::{self, Keeps, Subject};
 use crate::store::{Looks, dir_stands};
@@ -190,6 +190,11 @@ impl Looks for Looker {
                 Ok(existing)
             }
         }
+    }
+
+    fn inode(&self, parent: DirId, name: &Name) -> Option<Inode> {
+        let (tree, dir) = self.fd(parent).ok()??;
+        tree.jail().stat(&dir, name).ok().map(|stat| inode_of(&stat))
     }
 
     fn may_have(

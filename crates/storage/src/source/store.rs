@@ -119,6 +119,7 @@ impl SourceStore for Paths {
             changed,
             no_links,
             keeps,
+            hard_links,
             budget,
             meter,
             post,
@@ -128,7 +129,8 @@ impl SourceStore for Paths {
             .on_change(changed)
             .of_part(self.part)
             .without_links(no_links)
-            .keeping(keeps);
+            .keeping(keeps)
+            .keeping_hard_links(hard_links);
         let tree = Arc::new(tree.kept_in(kept));
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let failed = |what: &str, why: std::io::Error| {

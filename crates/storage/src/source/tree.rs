@@ -49,6 +49,7 @@ pub struct SourceTree {
     leaves_links: bool,
     /// What of extended attributes and lists is announced.
     keeps: Keeps,
+    keeps_hard_links: bool,
     /// The only file shows this of itself, and no more.
     part: Option<FileRange>,
     /// The destination keeps mtimes in such steps; zero: as finely as they are.
@@ -140,6 +141,15 @@ impl SourceTree {
         SourceTree { keeps, ..self }
     }
 
+    /// The same, of a source of which hard links are kept.
+    pub(crate) fn keeping_hard_links(self, keeps_hard_links: bool) -> SourceTree {
+        SourceTree { keeps_hard_links, ..self }
+    }
+
+    pub(crate) fn keeps_hard_links(&self) -> bool {
+        self.keeps_hard_links
+    }
+
     pub(crate) fn keeps(&self) -> Keeps {
         self.keeps
     }
@@ -185,6 +195,7 @@ impl SourceTree {
             changed: OnChange::default(),
             leaves_links: false,
             keeps: Keeps::default(),
+            keeps_hard_links: false,
             part: None,
             kept: Duration::ZERO,
         }

@@ -77,6 +77,7 @@ impl Reads {
             kept: Duration::ZERO,
             changed,
             no_links: false,
+            hard_links: false,
             keeps: Default::default(),
             budget: budget(),
             meter: Arc::new(Meter::default()),

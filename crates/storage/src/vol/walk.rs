@@ -380,7 +380,7 @@ impl Walker {
             name,
             meta: entry.meta,
             kind,
-            extras: Extras { range, metadata: false },
+            extras: Extras { range, ..Extras::default() },
         }));
         is_dir.then(|| id.as_dir())
     }

@@ -32,7 +32,7 @@ use super::tree::Tree;
 use crate::blocking_pool::{BlockingPool, BlockingPoolConfig, Doing, Turn, with_spare};
 use crate::io::IoTarget;
 use crate::owed::Owed;
-use crate::store::{NotKept, Writing};
+use crate::store::{NotKept, Writing, no_hard_links};
 use crate::{Payload, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use haul_base::escape;
 
@@ -345,6 +345,10 @@ impl SinkEngine for Writer {
                     results: items.iter().map(|item| item.file.id).zip(results).collect(),
                 },
             ),
+            SinkOp::Join { items } => {
+                let results = items.into_iter().map(|item| (item.file.id, Ok(no_hard_links()))).collect();
+                (self.common.post)(SinkCompletion { done: SinkDone::Join { results } });
+            }
             SinkOp::FinishDirs { dirs, .. } => {
                 let common = self.common.clone();
                 let done = move |dirs: &[(DirId, Meta)], results: Vec<Result<Change, Failure>>| {

@@ -46,9 +46,13 @@ impl Announced {
     }
 }
 
-/// What this session was not to have, if an entry is such a thing; each has a capability that no end names
-/// yet.
-fn was_not_agreed(entry: &wire::Announced, part: Option<&Part>, metadata: bool) -> Option<&'static str> {
+/// What this session was not to have, if an entry is such a thing; each has a capability, which the ends did
+/// not name.
+fn was_not_agreed(
+    entry: &wire::Announced,
+    part: Option<&Part>,
+    (metadata, hard_links): (bool, bool),
+) -> Option<&'static str> {
     if haul_mutant::removed("kinds-are-agreed") {
         return None;
     }
@@ -56,7 +60,10 @@ fn was_not_agreed(entry: &wire::Announced, part: Option<&Part>, metadata: bool) 
         EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } => {
             Some("a FIFO, socket or device, which this session was not to have")
         }
-        EntryKind::HardLink { .. } => Some("a hard link, which this session was not to have"),
+        EntryKind::HardLink { .. } if !hard_links => Some("a hard link, which this session was not to have"),
+        _ if entry.extras.names > 0 && !hard_links => {
+            Some("a file of which other names follow, which this session was not to have")
+        }
         EntryKind::File { .. } if part.is_some() => match (part, &entry.extras.range) {
             (Some(part), Some(told)) if part.is(told) || haul_mutant::removed("ranges-are-asked-for") => None,
             _ => Some("another part of a file than was asked for"),
@@ -66,7 +73,11 @@ fn was_not_agreed(entry: &wire::Announced, part: Option<&Part>, metadata: bool) 
         _ if entry.extras.metadata && !metadata => {
             Some("an entry with metadata in pieces, which this session was not to have")
         }
-        EntryKind::Dir { .. } | EntryKind::File { .. } | EntryKind::Symlink { .. } => None,
+        EntryKind::HardLink { .. } if entry.extras.metadata => Some("a hard link with metadata of its own"),
+        EntryKind::Dir { .. }
+        | EntryKind::File { .. }
+        | EntryKind::Symlink { .. }
+        | EntryKind::HardLink { .. } => None,
     }
 }
 
@@ -79,8 +90,9 @@ impl Sink {
             {
                 return self.violation("more entries announced than the limit that was agreed");
             }
-            if let Some(text) = was_not_agreed(&entry, self.config.part.as_ref(), self.config.agreed.metadata)
-            {
+            let agreed = &self.config.agreed;
+            let agreed = (agreed.metadata, agreed.hard_links);
+            if let Some(text) = was_not_agreed(&entry, self.config.part.as_ref(), agreed) {
                 return self.violation(text);
             }
             if !self.announced.has_shard(entry.id) && !haul_mutant::removed("shards-are-agreed") {
@@ -102,13 +114,19 @@ impl Sink {
             // The file holds its directory open: it must stay the same one.
             let moved = again.is_some_and(|f| f.kept.parent != entry.parent || f.name != entry.name);
             let again = again.is_some();
-            if moved || (again && !matches!(entry.kind, EntryKind::File { .. })) {
+            // What was to be a further name comes as an entry of its own.
+            let apart = self.links.get(&entry.id).filter(|l| l.is_apart() && l.generation < entry.generation);
+            let moved = moved || apart.is_some_and(|l| l.parent != entry.parent || l.name != entry.name);
+            let apart = apart.is_some();
+            let is_own = is_file || matches!(entry.kind, EntryKind::Symlink { .. });
+            if moved || (again && !is_file) || (apart && !is_own) {
                 return self.violation("a file announced again as something else");
             }
-            if self.announced.is_past(entry.id) && !again && !haul_mutant::removed("announced-once") {
+            if self.announced.is_past(entry.id) && !again && !apart && !haul_mutant::removed("announced-once")
+            {
                 return self.violation("an entry announced twice, or out of order");
             }
-            if !again && self.dirs.is_ended(entry.parent) {
+            if !again && !apart && self.dirs.is_ended(entry.parent) {
                 return self.violation("an entry in a directory that is not open any more");
             }
             let names = self.config.names.as_ref().filter(|_| entry.parent == DirId::ROOT);
@@ -124,6 +142,16 @@ impl Sink {
             if extras.metadata {
                 self.metadata.expect(id, generation);
             }
+            if apart {
+                // The directory stays held.
+                self.links.remove(&id);
+            }
+            if extras.names > 0 && !again && !apart {
+                let is_link = !is_file;
+                if let Err(text) = self.expect_names(id, (parent, &name), (extras.names, is_link)) {
+                    return self.violation(text);
+                }
+            }
             match kind {
                 EntryKind::Dir { version } => {
                     if again || self.dirs.depth(parent) >= DEPTH_MAX {
@@ -136,14 +164,18 @@ impl Sink {
                     }
                     made.push(id.as_dir());
                 }
-                EntryKind::Fifo
-                | EntryKind::Socket
-                | EntryKind::Device { .. }
-                | EntryKind::HardLink { .. } => {
+                EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } => {
                     return self.violation("an entry of a kind that this session was not to have");
                 }
+                EntryKind::HardLink { to } => {
+                    if let Err(text) = self.announce_name((id, generation), (parent, name), meta, to) {
+                        return self.violation(text);
+                    }
+                }
                 EntryKind::Symlink { target } => {
-                    self.dirs.hold(parent);
+                    if !apart {
+                        self.dirs.hold(parent);
+                    }
                     let number = self.earlier.take_temp().number;
                     let file = SinkFile { id, parent, name: name.clone(), number, size: 0, map: None };
                     let policy = self.config.policy;
@@ -153,7 +185,8 @@ impl Sink {
                         true => self.metadata.hold_link(link),
                         false => links.push(link),
                     }
-                    self.links.insert(id, Link { parent, name, generation, change: Change::NEW });
+                    let change = Change::NEW;
+                    self.links.insert(id, Link { parent, name, generation, change, joins: None });
                 }
                 EntryKind::File { fingerprint, object_size, sparse, striped } => {
                     // Its frames must fit into what is granted.
@@ -172,7 +205,9 @@ impl Sink {
                         let old = self.files.remove(&id).expect("it is known");
                         self.counts.bytes = self.counts.bytes.saturating_sub(old.size());
                     } else {
-                        self.dirs.hold(parent);
+                        if !apart {
+                            self.dirs.hold(parent);
+                        }
                         self.counts.files += 1;
                     }
                     // A peer's numbers: their sum may be anything.

@@ -31,6 +31,14 @@ impl Sink {
         retry: bool,
         failure: Option<Failure>,
     ) {
+        if self.links.get(&id).is_some_and(|link| link.is_apart() && link.generation < generation) {
+            // It was to come as a file of its own, and does not.
+            if !retry {
+                let failure = failure.unwrap_or_else(|| protocol("the source gave it up"));
+                self.forget_link(id, Ended::Failed(failure));
+            }
+            return;
+        }
         // A file that was withdrawn before may be given up under a generation that was never announced.
         let names = |f: &&mut Box<File>| {
             f.kept.generation == generation

@@ -69,6 +69,8 @@ impl Sink {
         if file.is(Mark::HasTemp) {
             self.files_open -= 1;
         }
+        let stands = matches!(end, Ended::Copied | Ended::Unchanged);
+        self.first_ended(id, stands);
         self.counts.files_done += 1;
         self.counts.bytes_done = self.counts.bytes_done.saturating_add(file.size());
         self.counts.holes = self.counts.holes.saturating_add(holes);
@@ -94,6 +96,7 @@ impl Sink {
             parent,
             name,
             is_link,
+            joined: None,
             end,
             root,
             bytes,
@@ -171,7 +174,8 @@ impl Sink {
         let change = self.links.get(&id).map_or(Change::NONE, |link| link.change);
         let result = result.and(self.take_unkept(id).map_or(Ok(()), Err));
         let (outcome, mut end) = ends(result.map(|()| change));
-        if end == Ended::Copied {
+        let joins = self.links.get(&id).is_some_and(|link| link.joins.is_some());
+        if end == Ended::Copied && !joins {
             end = link_end(change);
             self.counts.amended += u64::from(end == Ended::Unchanged);
         }
@@ -184,19 +188,33 @@ impl Sink {
     }
 
     fn close_link(&mut self, id: FileId, outcome: Outcome, end: Ended) {
+        let Some(link) = self.links.get(&id) else { return };
+        self.done.push(DoneItem { id, generation: link.generation, outcome });
+        self.forget_link(id, end);
+    }
+
+    /// A link is over, and the source knows.
+    pub(super) fn forget_link(&mut self, id: FileId, end: Ended) {
         let Some(link) = self.links.remove(&id) else { return };
         self.forget_metadata(id);
+        self.take_unkept(id);
         self.dirs.handle_end(link.parent, &end);
         self.dirs.release(link.parent);
-        self.done.push(DoneItem { id, generation: link.generation, outcome });
-        let (parent, name) = (link.parent, link.name);
         let changes = matches!(end, Ended::Copied | Ended::Unchanged);
+        self.first_ended(id, changes);
         let change = if changes { link.change } else { Change::NONE };
+        // One that is apart was to come as what its first name is.
+        let (joined, is_link) = match &link.joins {
+            Some(joins) => (joins.to.filter(|_| !joins.apart), joins.is_link),
+            None => (None, true),
+        };
+        let (parent, name) = (link.parent, link.name);
         self.actions.push_back(SinkAction::EntryEnded {
             id,
             parent,
             name,
-            is_link: true,
+            is_link,
+            joined,
             end,
             root: None,
             bytes: 0,
@@ -226,6 +244,7 @@ impl Sink {
             parent,
             name,
             is_link: false,
+            joined: None,
             end,
             root: None,
             bytes: 0,

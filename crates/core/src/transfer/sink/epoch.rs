@@ -594,10 +594,11 @@ impl Sink {
             let change = file.change;
             let (outcome, end) = match self.take_unkept(id) {
                 None => (Outcome::Done { root: Some(root), change }, Ended::Copied),
-                // It is whole, and not all that it was to be.
+                // It is whole, and not all that it was to be: its other names are names of it all the same.
                 Some(failure) => (Outcome::Failed(failure.clone()), Ended::Failed(failure)),
             };
             self.done.push(DoneItem { id, generation, outcome });
+            self.first_ended(id, true);
             self.end_file(id, end, Some(root));
         }
     }

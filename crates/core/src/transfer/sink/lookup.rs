@@ -120,6 +120,12 @@ impl Sink {
             if let Some(found) = amend {
                 return self.amend(id, found);
             }
+            if end == Ended::Unchanged
+                && let Some(failure) = self.take_unkept(id)
+            {
+                self.first_ended(id, true);
+                return self.leave_file(id, failure);
+            }
             let state = if end == Ended::Skipped { FileState::Skipped } else { FileState::Unchanged };
             self.states.push((id, generation, state));
             return self.end_file(id, end, None);
@@ -165,6 +171,8 @@ impl Sink {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == SinkPhase::Amending) else { return };
         let generation = file.kept.generation;
         if let (Ok(_), Some(failure)) = (&result, self.take_unkept(id)) {
+            // What it is to be but for this.
+            self.first_ended(id, true);
             return self.leave_file(id, failure);
         }
         let Some(file) = self.files.get_mut(&id) else { return };

@@ -23,6 +23,9 @@ impl Source {
             let text = "the sink says that a directory is finished, which this session was not to have";
             return self.finish(SessionEnd::Failed(protocol(text)));
         }
+        if self.is_name(id) {
+            return self.handle_name_state(id, generation, &state);
+        }
         let Some(file) = self.files.get_mut(&id) else { return };
         // What will not be sent needs no map.
         let unwanted = file.phase == SourcePhase::Mapping
@@ -182,9 +185,12 @@ impl Source {
             return self.finish(SessionEnd::Failed(protocol(text)));
         }
         if self.dirs.remove(&id.as_dir()).is_some() {
-            self.end_other(id, outcome, other_end, SourceOp::ForgetDir { id: id.as_dir() });
-        } else if self.links.remove(&id).is_some() {
-            self.end_other(id, outcome, link_end, SourceOp::Forget { id });
+            self.end_other((id, None), outcome, other_end, SourceOp::ForgetDir { id: id.as_dir() });
+        } else if let Some(link) = self.links.remove(&id) {
+            self.joins -= usize::from(link.is_some());
+            let ends = if link.is_some() { other_end } else { link_end };
+            let joined = link.map(|joins| joins.to);
+            self.end_other((id, joined), outcome, ends, SourceOp::Forget { id });
         } else if let Some(file) = self.files.get(&id) {
             // What failed at the sink is over there, even if it is to begin again here.
             let failed = matches!(outcome, Outcome::Failed(_)) && generation < file.generation;
@@ -218,14 +224,20 @@ impl Source {
     }
 
     /// Ends a directory or a link; `forget` is what the engine is told.
-    fn end_other(&mut self, id: FileId, outcome: Outcome, ends: fn(Change) -> Ended, forget: SourceOp) {
+    fn end_other(
+        &mut self,
+        (id, joined): (FileId, Option<FileId>),
+        outcome: Outcome,
+        ends: fn(Change) -> Ended,
+        forget: SourceOp,
+    ) {
         let (end, change) = match outcome {
             Outcome::Done { change, .. } => (ends(change), change),
             Outcome::Failed(failure) => (Ended::Failed(failure), Change::NONE),
             Outcome::Persisted => return,
         };
         self.metadata.forget(id);
-        self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0, change });
+        self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0, joined, change });
         self.actions.push_back(SourceAction::Submit(forget));
     }
 
@@ -259,7 +271,8 @@ impl Source {
             }
             Ended::Copied | Ended::Skipped | Ended::Failed(_) => {}
         }
-        self.actions.push_back(SourceAction::EntryEnded { id, end, root, bytes: file.size(), change });
+        let (bytes, joined) = (file.size(), None);
+        self.actions.push_back(SourceAction::EntryEnded { id, end, root, bytes, joined, change });
         self.actions.push_back(SourceAction::Submit(SourceOp::Forget { id }));
     }
 

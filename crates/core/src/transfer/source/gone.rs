@@ -42,7 +42,14 @@ impl Source {
         left.sort_unstable();
         for id in left {
             let (end, root, change) = (Ended::Failed(failure.clone()), None, Change::NONE);
-            self.actions.push_back(SourceAction::EntryEnded { id, end, root, bytes: 0, change });
+            self.actions.push_back(SourceAction::EntryEnded {
+                id,
+                end,
+                root,
+                bytes: 0,
+                joined: None,
+                change,
+            });
         }
     }
 }

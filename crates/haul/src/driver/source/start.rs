@@ -47,6 +47,7 @@ pub(super) fn start(
         changed,
         no_links: options.no_links,
         keeps: Keeps { xattrs: options.xattrs, acls: options.acls },
+        hard_links: agreed.hard_links,
         budget: request.claim.budget(),
         meter: session.meter.clone(),
         post: session.mailbox.post(Own::Done),

@@ -4,6 +4,7 @@
 //! copied, counted.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 use haul_core::entry::{EntryKind, Name};
@@ -30,6 +31,10 @@ pub(super) struct Walked {
     pub(super) rename: Option<Name>,
     /// What the next entry has of extended attributes and lists.
     values: Option<Values>,
+    /// What the next entry is another name of, and the path of that.
+    name_of: Option<(FileId, Arc<[u8]>)>,
+    /// The same of those that are open.
+    pub(super) names: HashMap<FileId, Arc<[u8]>>,
     /// Of the entries that are no files.
     pub(super) kinds: HashMap<FileId, Kind>,
     pub(super) not_kept: [u64; NotKept::COUNT],
@@ -48,6 +53,8 @@ impl Walked {
             ahead: VecDeque::new(),
             rename,
             values: None,
+            name_of: None,
+            names: HashMap::new(),
             kinds: HashMap::new(),
             not_kept: [0; NotKept::COUNT],
             left_out: LeftOut::default(),
@@ -87,8 +94,9 @@ impl Walked {
 
     /// Hands walked items to the machine, as long as it has room for another entry.
     pub(super) fn hand_over(&mut self, machine: &mut Source, storage: &Storage, session: &mut Session<'_>) {
-        let needs_no_room =
-            |item: Option<&WalkItem>| matches!(item, Some(WalkItem::DirEnd(_) | WalkItem::Metadata(_)));
+        let needs_no_room = |item: Option<&WalkItem>| {
+            matches!(item, Some(WalkItem::DirEnd(_) | WalkItem::Metadata(_) | WalkItem::NameOf { .. }))
+        };
         while machine.wants_entries() || needs_no_room(self.ahead.front()) {
             let Some(item) = self.ahead.pop_front() else { break };
             match item {
@@ -118,7 +126,10 @@ impl Walked {
                         | EntryKind::HardLink { .. } => {}
                     }
                     let (id, values) = (entry.id, self.values.take());
-                    if !machine.handle_entry_with(entry, values, lies, not_before) {
+                    if let Some((to, path)) = self.name_of.take() {
+                        self.names.insert(id, path);
+                        machine.handle_name(entry, to, values, lies, not_before);
+                    } else if !machine.handle_entry_with(entry, values, lies, not_before) {
                         let path = storage.names.path_of(id);
                         let text = "more extended attributes and lists than directories may have that are open together: \
                                     they are left out";
@@ -128,6 +139,7 @@ impl Walked {
                     }
                 }
                 WalkItem::Metadata(values) => self.values = Some(values),
+                WalkItem::NameOf { to, path } => self.name_of = Some((to, path)),
                 WalkItem::DirEnd(dir) => machine.handle_dir_end(dir),
                 WalkItem::Failed { path, failure, .. } => {
                     session.user.tally.fail(session.user.watch, path.clone(), &failure);

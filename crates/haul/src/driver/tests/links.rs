@@ -37,6 +37,7 @@ const PLAIN: Protection = Protection {
     parts: false,
     in_place: false,
     metadata: false,
+    hard_links: false,
 };
 
 const RUN: Run = Run {

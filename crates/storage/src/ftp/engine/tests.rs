@@ -74,6 +74,7 @@ fn begun(server: &TestServer, dir: &Path) -> (SourceParts, Receiver<SourceComple
         kept: Duration::ZERO,
         changed: OnChange::Fail,
         no_links: false,
+        hard_links: false,
         keeps: Default::default(),
         budget: budget(),
         meter: Arc::new(Meter::default()),

@@ -28,7 +28,7 @@ use super::{GRAIN, Ready};
 use crate::ftp::begun::Begun;
 use crate::ftp::shown;
 use crate::owed::Owed;
-use crate::store::{NetworkFacet, NotKept, Writing};
+use crate::store::{NetworkFacet, NotKept, Writing, no_hard_links};
 use crate::{Payload, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use haul_base::escape;
 
@@ -263,6 +263,10 @@ impl SinkEngine for FtpWriter {
                     (item.file.id, Err(no_links(&self.common.server, &self.common.path(&item.file))))
                 };
                 self.post(SinkDone::MakeLinks { results: items.into_iter().map(fail).collect() });
+            }
+            SinkOp::Join { items } => {
+                let results = items.into_iter().map(|item| (item.file.id, Ok(no_hard_links()))).collect();
+                self.post(SinkDone::Join { results });
             }
             // There is no word that makes anything last, and no journal.
             SinkOp::SyncDirs { dirs } => {

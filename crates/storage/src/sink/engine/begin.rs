@@ -69,6 +69,14 @@ impl Sink {
                     results: pair(items, |item| item.file.id, results),
                 },
             ),
+            SinkOp::Join { items } => self.split(
+                ("link", FailureKind::Publish),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
+                |sink, item| sink.join(item),
+                |_, items, results| SinkDone::Join { results: pair(items, |item| item.file.id, results) },
+            ),
             SinkOp::SyncDirs { dirs } => self.split(
                 ("sync", FailureKind::Sync),
                 dirs,

@@ -236,6 +236,7 @@ impl Sink {
             self.tree.unclaim(file.parent, gone, file.id);
         }
         renamed.map_err(|errno| self.unnamed(file, &dir, errno, no_replace))?;
+        self.firsts.see_open(file.id, fd);
         match &self.published {
             Some(published) => {
                 // As it is now: its new name has changed its ctime.
@@ -248,7 +249,7 @@ impl Sink {
     }
 
     /// Why a file did not get its name.
-    fn unnamed(&self, file: &SinkFile, dir: &OwnedFd, errno: Errno, no_replace: bool) -> Failure {
+    pub(super) fn unnamed(&self, file: &SinkFile, dir: &OwnedFd, errno: Errno, no_replace: bool) -> Failure {
         let path = self.tree.path_of(file.parent, &file.name);
         let stands = || {
             let stat = self.tree.jail().stat(dir, &file.name).ok()?;
@@ -291,11 +292,13 @@ impl Sink {
             None => Change::NEW,
         };
         if change.is_none() {
+            found.into_iter().for_each(|seen| self.firsts.see(file.id, seen));
             return Ok(change);
         }
         if change.is_rights_alone()
             && let Some(changed) = self.amend_link(item, &dir, found)?
         {
+            found.into_iter().for_each(|seen| self.firsts.see(file.id, seen));
             return Ok(changed);
         }
         if !item.no_replace && self.leads_to_itself(item, &dir) {
@@ -614,6 +617,7 @@ impl Sink {
             })?;
             drop_pages(fd);
         }
+        self.firsts.see_open(file.id, fd);
         Ok(())
     }
 }
