@@ -30,6 +30,7 @@ pub mod retry;
 pub mod rsync;
 pub mod storage;
 pub mod top;
+pub mod tree;
 pub mod volume;
 
 /// Most data streams.
@@ -149,12 +150,8 @@ pub struct Cp {
     #[arg(short, long)]
     pub update: bool,
 
-    /// Leave symbolic links out
-    ///
-    /// They are counted, and the first are named. For sources of which some links cannot be copied: a server
-    /// of Globus tells only what they lead to in the end. Default: links are copied as links.
-    #[arg(long)]
-    pub no_links: bool,
+    #[command(flatten)]
+    pub tree: tree::Tree,
 
     /// Copy this part of one source file: LEN bytes from OFFSET on, as 1GiB:64MiB; OFFSET: goes to its end
     ///

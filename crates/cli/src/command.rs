@@ -14,6 +14,7 @@ mod clean;
 mod completions;
 mod copy;
 mod ctl;
+mod failed;
 mod layout;
 mod man;
 mod netrc;

@@ -5,16 +5,20 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 33] = [
+const TYPED: [(&str, &str); 41] = [
     ("acls", "-A"),
     ("archive", "-a"),
     ("changed", "--changed"),
+    ("copy_dirlinks", "-k"),
+    ("copy_links", "-L"),
+    ("copy_unsafe_links", "--copy-unsafe-links"),
     ("data_channel", "--data-channel"),
     ("dial", "--dial"),
     ("digest", "--digest"),
     ("force", "--force"),
     ("hard_links", "-H"),
     ("in_place", "--in-place"),
+    ("keep_dirlinks", "-K"),
     ("layout", "--layout"),
     ("manifest", "--manifest"),
     ("memory", "--memory"),
@@ -22,6 +26,8 @@ const TYPED: [(&str, &str); 33] = [
     ("no_clobber", "--no-clobber"),
     ("no_links", "--no-links"),
     ("no_push", "--no-push"),
+    ("one_file_system", "-x"),
+    ("only", "--retry-from"),
     ("patience", "--patience"),
     ("ports", "--port"),
     ("protect", "--protect"),
@@ -30,8 +36,10 @@ const TYPED: [(&str, &str); 33] = [
     ("recursive", "-r"),
     ("remote_haul", "--remote-haul"),
     ("resume", "--resume"),
+    ("retries", "--retries"),
     ("retry_command", "--retry-command"),
     ("retry_for", "--retry-for"),
+    ("safe_links", "--safe-links"),
     ("spill_size", "--spill-size"),
     ("state_dir", "--state"),
     ("streams", "--streams"),

@@ -3,6 +3,7 @@
 //! In: a `CopyRequest`. Out: a `Summary`. Local to local, both ends run in this process over memory links;
 //! else one end runs here and the other as an agent that ssh started.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::net::IpAddr;
@@ -34,7 +35,7 @@ use crate::summary::{Status, Summary};
 use haul_base::role::Role;
 use haul_launch::{AgentEnv, RemoteSpec};
 use haul_storage::descriptors::Share;
-use haul_storage::source::roots::{SourceError, is_inside, resolve_sources};
+use haul_storage::source::roots::{SourceError, is_inside, resolve_sources_by};
 use haul_transport::pace::Pacer;
 use haul_transport::path::{self, EndFacts};
 use haul_transport::rejoin::Joins;
@@ -45,6 +46,7 @@ mod attributes;
 mod ends;
 pub(crate) mod lists;
 mod manifest;
+mod manners;
 mod owners;
 mod passport;
 mod plan;
@@ -104,7 +106,7 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     let refused = refused.or_else(|| gathers_nowhere(request).then(|| NO_VOLUME.to_owned()));
     let fit = || crate::endpoint::fit(&request.sources, &request.destination).err().map(|e| e.to_string());
     let fit = || fit().or_else(|| crate::endpoint::replicas(&request.sources, &request.replicas).err());
-    let fit = || fit().or_else(|| no_prefix(request));
+    let fit = || fit().or_else(|| no_prefix(request)).or_else(|| manners::refused(request));
     if let Some(error) = refused.or_else(fit) {
         return Summary { error: Some(Error::usage(error)), usage: true, ..Summary::default() };
     }
@@ -140,9 +142,11 @@ fn run_checked(mut request: CopyRequest, observer: Arc<dyn Observer>, handle: &H
         }
     }
     let (request, adopted) = &passport::adopt_local(&request);
+    let again = Cell::new(false);
     let mut summary = again::run(request, (&observer, handle), &retry, |observer| {
+        let begun = again.replace(true).then(|| start.elapsed());
         let start = Instant::now();
-        let error = match join(request, observer, handle, &retry) {
+        let error = match join((request, begun), observer, handle, &retry) {
             Ok(joined) => return summarise(request, joined, start),
             Err(error) => error,
         };
@@ -181,8 +185,9 @@ fn relay(request: &CopyRequest, why: &str) -> Result<String, Error> {
 /// Data streams of a copy within one process.
 const LOCAL_STREAMS: u16 = 2;
 
+/// `begun`: how long ago the first attempt began, if this is another.
 fn join(
-    request: &CopyRequest,
+    (request, begun): (&CopyRequest, Option<Duration>),
     observer: &Arc<dyn Observer>,
     handle: &Handle,
     retry: &Arc<dyn Reliability>,
@@ -215,7 +220,7 @@ fn join(
         source_host: request.sources.first().and_then(|source| source.host()).map(str::to_owned),
         leaves_links: leaves_links(request),
     };
-    let joined = run_ends(request, observer, &watch, retry);
+    let joined = run_ends((request, begun), observer, &watch, retry);
     drop(watch);
     if let Some(hasher) = hasher {
         hasher.join().map_err(|_| Error::local("internal error: hashing for the manifest failed"))?;
@@ -233,12 +238,12 @@ fn leaves_links(request: &CopyRequest) -> Option<Arc<[Vec<u8>]>> {
 }
 
 fn run_ends(
-    request: &CopyRequest,
+    (request, begun): (&CopyRequest, Option<Duration>),
     observer: &Arc<dyn Observer>,
     watch: &Watch,
     retry: &Arc<dyn Reliability>,
 ) -> Result<Joined, Error> {
-    let plan = Plan::of(request, retry)?;
+    let plan = Plan::of(request, retry)?.begun(begun);
     let Some(host) = plan.host else {
         refuse_inside(request)?;
         if has_server(request) {
@@ -479,7 +484,8 @@ pub(crate) fn serve(
             End::Source(from.into())
         }
         (Role::Sink, Some(destination)) => {
-            let to = sink_request(destination, &request.options, home, memory.value, &share);
+            let mut to = sink_request(destination, &request.options, home, memory.value, &share);
+            to.links.begun = request.begun_ms.map(Duration::from_millis);
             End::sink(to, request.options.dry_run)
         }
         (Role::Sink, None) => return 2,
@@ -536,6 +542,7 @@ fn protection(options: &Options, protect: &str) -> Protection {
         in_place: options.is_in_place(),
         metadata: options.xattrs || options.acls,
         hard_links: options.hard_links,
+        manners: options.walks_otherwise() || options.keep_dirlinks,
     }
 }
 
@@ -580,7 +587,7 @@ fn refuse_inside(request: &CopyRequest) -> Result<(), Error> {
     };
     let recursive = options.recursive || options.archive || options.range.is_some();
     let refused = |e: SourceError| summary::named(Error::failed(&e.into()), request);
-    let specs = resolve_sources(&paths, recursive, None).map_err(refused)?;
+    let specs = resolve_sources_by(&paths, recursive, None, options.link_rule()).map_err(refused)?;
     same::refuse_itself(&specs, destination, options.is_in_place())?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));
     let dir = loop {

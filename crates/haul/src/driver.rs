@@ -88,6 +88,8 @@ pub(crate) struct Protection {
     pub(crate) metadata: bool,
     /// Hard links are kept.
     pub(crate) hard_links: bool,
+    /// The tree is walked, or links are taken, in another way than ever.
+    pub(crate) manners: bool,
 }
 
 /// Who watches this end: the near end has an observer, an agent has none.

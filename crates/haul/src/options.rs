@@ -8,11 +8,14 @@ pub use haul_core::entry::Part;
 pub use haul_core::schedule::Policy;
 use haul_core::transfer::source::OnChange;
 use haul_core::tune::rate::RATE_MIN;
-use haul_core::wire::{FILE_LEN_MAX, LIVE_THREADS_MAX, STREAMS_MAX};
+use haul_core::wire::{FILE_LEN_MAX, Failure, FailureKind, LIVE_THREADS_MAX, STREAMS_MAX};
 use serde::{Deserialize, Serialize};
 
 pub use haul_base::bytes::PathBytes;
+use haul_base::escape;
 pub use haul_base::role::Role;
+pub use haul_storage::manners::Mounted;
+use haul_storage::manners::{LinkRule, Manners, OnlyThese};
 pub use haul_storage::options::{DataChannel, EngineName, IoPolicy, LayoutChoice, Order, StorageOptions};
 use haul_storage::place::Place;
 pub use haul_storage::store::delegated::Stripes;
@@ -144,6 +147,27 @@ pub struct Options {
     pub update: bool,
     /// Leave symbolic links out, and count them.
     pub no_links: bool,
+    /// What becomes of a directory of another file system than that of its source, as `stat` tells them
+    /// apart: a subvolume of btrfs is another one, and a directory of the same file system that is mounted
+    /// there is not. Where the source is at a server or in a volume it is refused, as are following links and
+    /// `only`.
+    pub one_file_system: Mounted,
+    /// Follow all symbolic links of the source: what they lead to is copied in their place. One that leads
+    /// nowhere fails; so does one that leads back to a directory that it lies in.
+    pub copy_links: bool,
+    /// Follow those symbolic links of the source that lead to directories.
+    pub copy_dirlinks: bool,
+    /// Follow those symbolic links of the source that lead out of what is copied.
+    pub copy_unsafe_links: bool,
+    /// Leave symbolic links out that are absolute or lead out of what is copied, and count them.
+    pub safe_links: bool,
+    /// Take a symbolic link for a directory where a directory comes and the link stood there before. One that
+    /// came with the copy is never followed, nor one that leads through such a one.
+    pub keep_dirlinks: bool,
+    /// These entries alone, by their paths at the destination, with all that is below them; each that is not
+    /// there any more fails as vanished. `None`: all. At most [`ONLY_LEN_MAX`] bytes where the source is at
+    /// another host.
+    pub only: Option<Vec<PathBytes>>,
     /// Most payload bytes in memory at each end, two objects at least; `None`: chosen from RAM and the
     /// cgroup's limit.
     pub memory: Option<u64>,
@@ -178,6 +202,10 @@ pub struct Options {
     /// server, and, where the connection to the far end is lost or not made, the copy as a whole; `None`: a
     /// few times over some seconds, and the copy not.
     pub retry_for: Option<u32>,
+    /// How often at most a copy is begun again as a whole where the connection to the far end is lost or not
+    /// made, after growing pauses of up to a minute; `None`: as often as `retry_for` allows. It goes on where
+    /// it stopped.
+    pub retries: Option<u32>,
     /// Whom to ask what becomes of what failed: a command of this host and its arguments, see
     /// `docs/library.md`; empty: nobody. What it has no answer for goes by `retry_for`.
     #[serde(skip)]
@@ -222,6 +250,10 @@ pub struct Options {
 
 /// Longest that something is tried again, seconds.
 pub const RETRY_FOR_MAX: u32 = 30 * 86_400;
+/// Most often that a copy is begun again.
+pub const RETRIES_MAX: u32 = 1000;
+/// Bytes of paths that a far source can be told of: they go with what it is asked for.
+pub const ONLY_LEN_MAX: usize = 512 << 10;
 
 impl Default for Options {
     fn default() -> Self {
@@ -236,6 +268,13 @@ impl Default for Options {
             no_clobber: false,
             update: false,
             no_links: false,
+            one_file_system: Mounted::Copied,
+            copy_links: false,
+            copy_dirlinks: false,
+            copy_unsafe_links: false,
+            safe_links: false,
+            keep_dirlinks: false,
+            only: None,
             memory: None,
             streams: None,
             rate: None,
@@ -249,6 +288,7 @@ impl Default for Options {
             dry_run: false,
             patience: None,
             retry_for: None,
+            retries: None,
             retry_command: Vec::new(),
             digest: Digest::default(),
             protect: Protect::default(),
@@ -279,6 +319,34 @@ impl Options {
         self.range.map(|Range { offset, len }| Part { source: offset, len, sink: self.to })
     }
 
+    /// Which symbolic links of the source are followed, and which left out.
+    pub(crate) fn link_rule(&self) -> LinkRule {
+        let Options { copy_links: all, copy_dirlinks: dirs, copy_unsafe_links: outside, .. } = *self;
+        LinkRule { all, dirs, outside, safe: self.safe_links }
+    }
+
+    /// How the source is walked.
+    ///
+    /// # Errors
+    /// What is wanted alone is no list of paths.
+    pub(crate) fn manners(&self) -> Result<Manners, Failure> {
+        let only = match &self.only {
+            None => None,
+            Some(paths) => OnlyThese::new(paths.iter().map(|path| &path.0[..])).map_err(|(index, why)| {
+                let path = escape::within(&paths[index].0);
+                let text = format!("`only`: {path} is no path at the destination: {why}");
+                Failure { kind: FailureKind::Usage, errno: 0, text: text.into() }
+            })?,
+        };
+        Ok(Manners { links: self.link_rule(), mounted: self.one_file_system, only, sink_here: None })
+    }
+
+    /// The source is walked as an end that does not know these choices would not do it.
+    pub(crate) fn walks_otherwise(&self) -> bool {
+        let plain = self.link_rule() == LinkRule::default() && self.one_file_system == Mounted::Copied;
+        !plain || self.only.is_some()
+    }
+
     /// Nothing that is written gets another name.
     pub fn is_in_place(&self) -> bool {
         self.in_place || self.to.is_some()
@@ -291,6 +359,7 @@ impl Options {
     /// [`ErrorKind::Usage`](crate::api::ErrorKind): the first that does not.
     pub fn check(&self) -> Result<(), Error> {
         self.check_choices().map_err(Error::usage)?;
+        self.manners().map_err(|failure| Error::usage(failure.text))?;
         self.check_numbers().map_err(Error::usage)
     }
 
@@ -306,6 +375,7 @@ impl Options {
         }
         self.check_range()?;
         self.check_in_place()?;
+        self.check_links()?;
         if self.resume == Resume::Trust && self.manifest && !haul_mutant::removed("trust-makes-no-manifest") {
             return Err(
                 "a manifest holds hashes of what was read, and `resume=trust` leaves parts of files unread; \
@@ -365,6 +435,7 @@ impl Options {
         }
         within("memory, bytes", self.memory, [1, 1 << 60])?;
         within("patience, seconds", self.patience, [0, 86_400])?;
+        within("retries", self.retries, [0, RETRIES_MAX])?;
         within("retry for, seconds", self.retry_for, [1, RETRY_FOR_MAX])?;
         if self.spill_size == Some(0) {
             return Err("spill size: no bytes hold nothing".into());
@@ -396,6 +467,25 @@ impl Options {
         }
         if !ends(offset) || !ends(self.to.unwrap_or(0)) {
             return Err("`range` or `to` goes beyond what the longest file can have");
+        }
+        Ok(())
+    }
+
+    fn check_links(&self) -> Result<(), &'static str> {
+        if self.copy_links && self.no_links {
+            return Err(
+                "`copy_links` copies what links lead to, and `no_links` leaves links out: leave one of them out",
+            );
+        }
+        if self.copy_links && self.safe_links {
+            return Err(
+                "`copy_links` follows every link, those too that `safe_links` leaves out: leave one of them out",
+            );
+        }
+        if self.copy_unsafe_links && self.safe_links {
+            return Err(
+                "`copy_unsafe_links` follows the links that `safe_links` leaves out: leave one of them out",
+            );
         }
         Ok(())
     }
@@ -447,6 +537,9 @@ pub struct AgentRequest {
     pub replicas: Vec<Place>,
     /// What the user asked for.
     pub options: Options,
+    /// How long ago the first attempt of this copy began, milliseconds, if this is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun_ms: Option<u64>,
     /// The agent is a source that measures the network, instead of one that copies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<NetworkTrial>,
@@ -469,6 +562,7 @@ impl AgentRequest {
             destination,
             replicas: Vec::new(),
             options,
+            begun_ms: None,
             trial: None,
             question: None,
         }

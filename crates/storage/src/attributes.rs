@@ -54,6 +54,8 @@ pub(crate) enum Subject<'a> {
     Held(BorrowedFd<'a>),
     /// A name in a directory: what stands there, a link perhaps.
     Name(BorrowedFd<'a>, &'a Name),
+    /// What a name in a directory leads to.
+    Through(BorrowedFd<'a>, &'a Name),
 }
 
 /// A name whose value could not be read or set, and why.
@@ -61,7 +63,7 @@ pub(crate) type Failed = (Box<[u8]>, Errno);
 
 enum Way<'a> {
     Fd(BorrowedFd<'a>),
-    /// Leads to what is held, and ends there.
+    /// Leads to what is held, and ends there; or through a link.
     Followed(PathBuf),
     NotFollowed(PathBuf),
 }
@@ -73,6 +75,7 @@ impl<'a> Subject<'a> {
             Subject::Open(fd) => Way::Fd(fd),
             Subject::Held(fd) => Way::Followed(own(fd)),
             Subject::Name(dir, name) => Way::NotFollowed(own(dir).join(OsStr::from_bytes(name.as_bytes()))),
+            Subject::Through(dir, name) => Way::Followed(own(dir).join(OsStr::from_bytes(name.as_bytes()))),
         }
     }
 }

@@ -123,8 +123,20 @@ impl Sink {
         let data_channel = Default::default();
         let retry = Arc::new(Bounded);
         let (place, parts) = (&self.place, None);
-        let volumes = None;
-        let to = Destination { place, home, state, parts, ssh, data_channel, volumes, patience, retry, stop };
+        let (volumes, links) = (None, Default::default());
+        let to = Destination {
+            place,
+            home,
+            state,
+            parts,
+            ssh,
+            data_channel,
+            volumes,
+            patience,
+            retry,
+            links,
+            stop,
+        };
         stores::sink(&to).expect("a store")
     }
 
@@ -502,6 +514,7 @@ fn source_conforms_with(
         patience: None,
         data_channel: DataChannel::default(),
         volumes: None,
+        links: Default::default(),
         stop: Stop::never(),
     };
     let store: Box<dyn SourceStore> = open(&sources).unwrap_or_else(|failure| panic!("{}", failure.text));
@@ -519,6 +532,7 @@ fn source_conforms_with(
         changed: OnChange::Fail,
         no_links: false,
         hard_links: false,
+        manners: Default::default(),
         keeps: Default::default(),
         budget: budget(),
         meter: Arc::new(Meter::default()),

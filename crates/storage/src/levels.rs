@@ -45,6 +45,8 @@ pub(super) struct Level<T> {
     what: T,
     /// In the level above; `None`: it is the first.
     name: Option<Name>,
+    /// The name is a link, which is followed.
+    followed: bool,
     fd: Option<Arc<OwnedFd>>,
     /// Device and inode, known when it is closed.
     identity: (u64, u64),
@@ -72,7 +74,18 @@ impl<T> DerefMut for Level<T> {
 
 impl<T> Level<T> {
     pub(super) fn new(what: T, name: Option<Name>, fd: Arc<OwnedFd>) -> Level<T> {
-        Level { what, name, fd: Some(fd), identity: (0, 0), position: 0, read: false, ahead: VecDeque::new() }
+        let (followed, identity, position, read) = (false, (0, 0), 0, false);
+        Level { what, name, followed, fd: Some(fd), identity, position, read, ahead: VecDeque::new() }
+    }
+
+    /// The same, whose name is a link that is followed. It is opened again only as the directory that it was.
+    pub(super) fn through_link(self) -> Level<T> {
+        Level { followed: true, ..self }
+    }
+
+    /// How it is opened by its name.
+    fn flags(&self) -> OFlags {
+        if self.followed { DIR_FLAGS.difference(OFlags::NOFOLLOW) } else { DIR_FLAGS }
     }
 
     /// Its descriptor; only of a level that is open.
@@ -207,6 +220,11 @@ impl<T> Way<T> {
         self.levels.len()
     }
 
+    /// What is known of the directories on the way, from the first down.
+    pub(super) fn levels(&self) -> impl Iterator<Item = &T> {
+        self.levels.iter().map(|level| &level.what)
+    }
+
     /// The directory that is walked now.
     pub(super) fn last(&mut self) -> Option<&mut Level<T>> {
         self.levels.last_mut()
@@ -247,7 +265,7 @@ impl<T> Way<T> {
         for at in open + 1..=last {
             let level = &mut self.levels[at];
             let name = level.name.as_ref().map_or(&b"."[..], Name::as_bytes);
-            level.take(openat(&*fd, name, DIR_FLAGS, Mode::empty())?)?;
+            level.take(openat(&*fd, name, level.flags(), Mode::empty())?)?;
             fd = level.fd();
             // On the way through; only the last is walked now.
             if at < last {

@@ -34,6 +34,7 @@ mod io_settings;
 pub mod jail;
 pub mod layout;
 mod levels;
+pub mod manners;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
 pub mod null;

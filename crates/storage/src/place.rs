@@ -18,6 +18,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::SCHEMES;
+use super::manners::{LinkRule, LinksThere};
 use super::options::DataChannel;
 use super::store::{SinkStore, SourceStore};
 use haul_base::escape;
@@ -204,6 +205,8 @@ pub struct Sources<'a> {
     /// What an earlier run left of a file is gone on with where nothing but the length and time that a server
     /// tells says that it is the same file.
     pub trust: bool,
+    /// Which of them are followed, of those that are symbolic links.
+    pub links: LinkRule,
     /// Whoever can have enough while they are looked for.
     pub stop: Stop,
 }
@@ -228,6 +231,8 @@ pub struct Destination<'a> {
     pub patience: Option<Duration>,
     /// What becomes of what fails there, where it may go well again.
     pub retry: Arc<dyn Reliability>,
+    /// What becomes of symbolic links there.
+    pub links: LinksThere,
     /// Whoever can have enough: before anything is written of all, and then of waiting for another attempt.
     pub stop: Stop,
 }

@@ -31,6 +31,7 @@ use super::targets::Targets;
 use super::walk::Walk;
 use super::{Post, SinkCompletion, SinkEngine, SourceCompletion, SourceEngine};
 use crate::descriptors::Budget;
+use crate::manners::Manners;
 use crate::options::{LayoutChoice, StorageOptions};
 use haul_base::meter::Meter;
 use rustix::io::Errno;
@@ -207,6 +208,8 @@ pub struct Reading {
     pub changed: OnChange,
     /// Symbolic links are left out, and told as that.
     pub no_links: bool,
+    /// What else is said of how it is walked. A store that is no file system knows none of it.
+    pub manners: Manners,
     /// Extended attributes and lists that are read and told.
     pub keeps: Keeps,
     /// Further names of files and symbolic links are told as such.

@@ -3,12 +3,15 @@
 //! In: source roots. Out: [`WalkItem`]s over a bounded channel, and every announced entry registered in the
 //! [`SourceTree`] before it is sent. A consumer that is slow stops the walk.
 //! Invariants: a directory comes before what lies in it, and its `DirEnd` after all of it. Entries are
-//! reached by directory descriptors; no symlink below a source root is followed. Of the levels of depth no
+//! reached by directory descriptors; no symlink below a source root is followed but where the user wants that
+//! ([`manners`](crate::manners)), and then no directory is entered below itself. Of the levels of depth no
 //! more are open than the walk's share of descriptors (`way`). Only names of one read of each directory on
-//! the way down are in memory. What lies deeper than [`DEPTH_MAX`] is walked too, and counted.
+//! the way down are in memory. What lies deeper than [`DEPTH_MAX`] is walked too, and counted. Where some
+//! entries alone are wanted, these are looked for by name, and each that is not there is told.
 //! Left out: several directories at a time. Where `stat` is slow (a network file system), the entries of one
 //! read of a directory are looked at by several threads.
 
+use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -29,18 +32,21 @@ use rustix::io::Errno;
 
 use crate::attributes::{self, Failed, Subject};
 use crate::descriptors::budget;
+use crate::manners::{OnlyThese, Wanted};
 use crate::sink::Jobs;
 use crate::sink::names::may_be_ours;
 use crate::source::failure::{named_failure, of_source, os_failure, own_failure};
 use crate::source::roots::{RootSpec, RootTarget};
 use crate::source::tree::SourceTree;
 use crate::source::view::Place;
+use manners::{Down, identity_of};
 use named::{RootNames, no_file};
 use names::{Names, Of};
 use out::Out;
-use probe::{Probe, Probed};
+use probe::{Probe, Probed, What, read_again};
 use way::{About, DIR_FLAGS, Here, Level, Way};
 
+mod manners;
 mod named;
 mod names;
 pub(crate) mod out;
@@ -118,6 +124,10 @@ pub enum NotKeptWhat {
     Debris,
     /// A symbolic link, where none is wanted.
     Link,
+    /// A symbolic link that leads out of what is copied, where none of these is wanted.
+    LinkOut,
+    /// A directory of another file system, where these are not entered. It is made, or left out.
+    Mounted,
     /// The file has other names too, and becomes a file of its own, for hard links are not kept, or there are
     /// more than can be told apart.
     HardLink,
@@ -153,7 +163,7 @@ impl Walk {
     ) -> io::Result<Walk> {
         let (sender, items) = bounded(BATCHES_MAX);
         let cancelled = Arc::new(AtomicBool::new(false));
-        let probe = Probe::new(stat_threads, tree.keeps());
+        let probe = Probe::new(stat_threads);
         let mut walker = Walker {
             tree,
             object_size,
@@ -165,6 +175,9 @@ impl Walk {
             root_names: RootNames::of(&roots),
             names: Names::default(),
             open_max,
+            root_dev: 0,
+            sink: None,
+            met: HashSet::new(),
         };
         thread::Builder::new().name("haul-walk".into()).spawn(move || {
             let walked = catch_unwind(AssertUnwindSafe(|| walker.run(&roots)));
@@ -226,33 +239,49 @@ struct Walker<F> {
     names: Names,
     /// Levels that are open at a time.
     open_max: usize,
+    /// The device of the source that is walked.
+    root_dev: u64,
+    /// Device and inode of the destination, where it is on this host and known to be there.
+    sink: Option<(u64, u64)>,
+    /// Where some entries alone are wanted: names in the destination's root that were found.
+    met: HashSet<Name>,
 }
 
 impl<F: FnMut(u64) -> u32> Walker<F> {
     fn run(&mut self, roots: &[RootSpec]) {
         // Sources by name often lie in one directory: one descriptor for all of those in a row.
         let mut last_base: Option<(Vec<u8>, Place)> = None;
+        // A single file may have another name at the destination: it is what was named.
+        let is_single = matches!(roots, [RootSpec { is_dir: false, .. }]);
+        let only = self.tree.manners().only.clone().filter(|only| !is_single || only.is_nothing());
         for root in roots {
             if self.out.cancelled() {
                 return;
             }
             match &root.target {
-                RootTarget::Contents => self.walk_contents(&root.path),
-                RootTarget::Named(name) => self.walk_named(root, name, &mut last_base),
+                RootTarget::Contents => self.walk_contents(&root.path, only.clone()),
+                RootTarget::Named(name) => {
+                    let wanted = only.as_ref().map_or(Wanted::All, |only| only.below(name));
+                    self.walk_named(root, name, &mut last_base, wanted);
+                }
             }
         }
+        only.iter().for_each(|only| self.tell_missing(only));
         if !self.out.cancelled() {
             self.out.push(WalkItem::End(self.totals));
         }
     }
 
-    fn walk_contents(&mut self, path: &Path) {
+    fn walk_contents(&mut self, path: &Path, only: Option<OnlyThese>) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match open(path, flags, Mode::empty()) {
             Ok(fd) => {
                 let fd = Arc::new(fd);
                 let place = self.tree.add_base(fd.clone(), path.as_os_str().as_bytes());
-                self.descend(Level::new(Here::new(DirId::ROOT, place), None, fd));
+                let identity = identity_of(&fd).unwrap_or_default();
+                self.root_dev = identity.0;
+                let here = Here { identity, ..Here::new(DirId::ROOT, place) }.wanted(0, only);
+                self.descend(Level::new(here, None, fd));
             }
             Err(errno) => {
                 self.fail_named("open directory", path.as_os_str().as_bytes(), errno, CountsAs::Subtree);
@@ -260,7 +289,17 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         }
     }
 
-    fn walk_named(&mut self, root: &RootSpec, name: &Name, last_base: &mut Option<(Vec<u8>, Place)>) {
+    fn walk_named(
+        &mut self,
+        root: &RootSpec,
+        name: &Name,
+        last_base: &mut Option<(Vec<u8>, Place)>,
+        wanted: Wanted,
+    ) {
+        if matches!(wanted, Wanted::Nothing) {
+            return;
+        }
+        self.met.insert(name.clone());
         let bytes = root.path.as_os_str().as_bytes();
         // "a/b" lies in "a/", "b" in "./".
         let parent = match bytes.iter().rposition(|b| *b == b'/') {
@@ -284,7 +323,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             Ok(fd) => fd,
             Err(errno) => return self.fail_named("open directory", parent, errno, CountsAs::Entry),
         };
-        let probed = probe::probe(fd.as_fd(), name, self.tree.keeps());
+        let probed = probe::probe(fd.as_fd(), name, self.looks(0));
         if let Err(errno) = probed {
             return self.fail_named("stat", bytes, errno, CountsAs::Entry);
         }
@@ -295,14 +334,19 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             let path = name.as_bytes().to_vec();
             return self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
         }
+        if self.is_not_there(base, name, &probed, &wanted) {
+            return;
+        }
         let probed = probed.map(|probed| self.with_values(&fd, name, probed));
-        let Some(meta) = self.emit(base, DirId::ROOT, name.clone(), probed) else { return };
+        let Some(about) = self.emit(base, DirId::ROOT, name.clone(), probed) else { return };
+        self.root_dev = about.identity.0;
+        let down = Down { depth: 1, only: wanted.some(), trail: Vec::new() };
         if !root.is_dir {
             let failure =
                 own_failure(FailureKind::Walk, "enter", name.as_bytes(), "became a directory meanwhile");
             let path = name.as_bytes().to_vec();
             self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
-        } else if let Some(level) = self.enter(base, DirId::ROOT, &fd, name.clone(), meta) {
+        } else if let Some(level) = self.enter((base, DirId::ROOT), &fd, name.clone(), about, down) {
             self.descend(level);
         }
     }
@@ -371,8 +415,13 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             }
             return;
         }
-        let (place, id, fd) = (level.place, level.id, level.fd());
-        if let Some(level) = self.enter(place, id, &fd, name, about) {
+        let (at, fd, depth) = ((level.place, level.id), level.fd(), level.depth + 1);
+        let only = level.wants(&name).some();
+        let trail = match self.tree.manners().links.follows() {
+            true => way.levels().map(|here| here.identity).collect(),
+            false => Vec::new(),
+        };
+        if let Some(level) = self.enter(at, &fd, name, about, Down { depth, only, trail }) {
             way.enter(level, &mut self.read_dir);
         }
     }
@@ -389,21 +438,40 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     /// Announces a directory and opens it.
     fn enter(
         &mut self,
-        place: Place,
-        parent: DirId,
+        (place, parent): (Place, DirId),
         above: &OwnedFd,
         name: Name,
         about: About,
+        Down { depth, only, trail }: Down,
     ) -> Option<Level> {
-        let About { meta, version } = about;
+        let About { meta, version, followed, .. } = about;
+        let flags = if followed { DIR_FLAGS.difference(OFlags::NOFOLLOW) } else { DIR_FLAGS };
+        let opened = match self.is_mounted(about.identity) {
+            // Not even opened, which can be what mounts it.
+            true => None,
+            false => Some(openat(above, name.as_bytes(), flags, Mode::empty())),
+        };
+        // What was opened counts, whatever was looked at.
+        let identity = match &opened {
+            Some(Ok(fd)) if self.tree.manners().tells_directories_apart() => identity_of(fd).ok(),
+            _ => None,
+        };
+        let identity = identity.unwrap_or(about.identity);
+        let mounted = self.is_mounted(identity);
+        if (mounted && !self.is_made_empty(place, &name)) || self.leads_back(place, &name, identity, &trail) {
+            return None;
+        }
         let file_id = self.take_id();
         let id = file_id.as_dir();
         self.tree.add_dir(id, place, name.clone());
+        if followed {
+            self.tree.follow(file_id);
+        }
         self.totals.dirs += 1;
-        let opened = openat(above, name.as_bytes(), DIR_FLAGS, Mode::empty());
         let subject = match &opened {
-            Ok(fd) => Subject::Open(fd.as_fd()),
-            Err(_) => Subject::Name(above.as_fd(), &name),
+            Some(Ok(fd)) => Subject::Open(fd.as_fd()),
+            _ if followed => Subject::Through(above.as_fd(), &name),
+            _ => Subject::Name(above.as_fd(), &name),
         };
         let (values, unread) = attributes::read(subject, FileType::Directory, self.tree.keeps());
         self.tell_values(place, &name, values, unread);
@@ -416,13 +484,19 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             kind: EntryKind::Dir { version },
             extras: Extras::default(),
         }));
-        match opened {
-            Ok(fd) => {
+        match opened.filter(|_| !mounted) {
+            None => {
+                self.out.push(WalkItem::DirEnd(id));
+                None
+            }
+            Some(Ok(fd)) => {
                 let fd = Arc::new(fd);
                 self.tree.keep_dir(id, fd.clone());
-                Some(Level::new(Here::new(id, Place::Dir(id)), Some(name), fd))
+                let here = Here { identity, ..Here::new(id, Place::Dir(id)) }.wanted(depth, only);
+                let level = Level::new(here, Some(name), fd);
+                Some(if followed { level.through_link() } else { level })
             }
-            Err(errno) => {
+            Some(Err(errno)) => {
                 let path = self.path(place, &name);
                 self.fail("open directory", &path, errno, CountsAs::Subtree);
                 self.out.push(WalkItem::DirEnd(id));
@@ -431,9 +505,15 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         }
     }
 
-    /// Reads some names of a directory, and announces what is not a directory.
+    /// Reads some names of a directory, or takes those that are wanted, and announces what is not a
+    /// directory.
     fn read_level(&mut self, level: &mut Level) {
-        let way::Names { mut names, impossible, broken } = level.next_names(&mut self.read_dir);
+        let wanted = level.wanted_names();
+        let is_listed = wanted.is_some();
+        let way::Names { mut names, impossible, broken } = match wanted {
+            Some(names) => way::Names { names, ..way::Names::default() },
+            None => level.next_names(&mut self.read_dir),
+        };
         for (bytes, why) in impossible {
             let mut path = self.tree.path_of(level.id.as_file());
             path.push(b'/');
@@ -447,9 +527,19 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         }
         // The jobs are looked for when the names are known: a journal is there before its first temporary.
         let jobs = names.iter().any(|name| may_be_ours(name.as_bytes())).then(|| Jobs::at(level.fd()));
-        names.retain(|name| self.keep_name(level, name, jobs.as_ref()));
+        // What is looked for by its name takes that only if it is there.
+        if !is_listed {
+            names.retain(|name| self.keep_name(level, name, jobs.as_ref()));
+        }
         let mut subdirs = Vec::new();
-        for (name, probed) in self.probe.probe_all(&level.fd(), names) {
+        let looks = self.looks(level.depth);
+        for (name, probed) in self.probe.probe_all(&level.fd(), names, looks) {
+            if is_listed
+                && (self.is_not_there_below(level, &name, &probed)
+                    || !self.keep_name(level, &name, jobs.as_ref()))
+            {
+                continue;
+            }
             let probed = probed.map(|probed| self.with_values(&level.fd(), &name, probed));
             if let Some(about) = self.emit(level.place, level.id, name.clone(), probed) {
                 subdirs.push((name, about));
@@ -462,7 +552,8 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     fn count_level(&mut self, level: &mut Level) -> u64 {
         let way::Names { names, impossible, .. } = level.next_names(&mut self.read_dir);
         let entries = names.len() + impossible.len();
-        let found = self.probe.probe_all(&level.fd(), names);
+        let looks = self.looks(level.depth);
+        let found = self.probe.probe_all(&level.fd(), names, looks);
         let is_dir = |probed: &Probed| probed.seen.kind == FileType::Directory;
         let dirs = found.into_iter().filter(|(_, probed)| probed.as_ref().is_ok_and(is_dir));
         level.subdirs = dirs.map(|(name, _)| (name, About::default())).collect::<Vec<_>>().into_iter();
@@ -496,7 +587,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         name: Name,
         probed: Result<Probed, Errno>,
     ) -> Option<About> {
-        let Probed { seen, link, values, unread, .. } = match probed {
+        let Probed { seen, link, what, values, unread, .. } = match probed {
             Ok(probed) => probed,
             Err(errno) => {
                 let path = self.path(place, &name);
@@ -504,12 +595,19 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 return None;
             }
         };
+        if let What::LeadsNowhere(errno) = what {
+            self.fail_link(place, &name, &link.unwrap_or_default(), errno);
+            return None;
+        }
+        let followed = what == What::Followed;
         let skipped = match seen.kind {
             FileType::Directory => {
                 let version = self.tree.announced(&seen).version;
-                return Some(About { meta: seen.meta, version });
+                let identity = (seen.dev, seen.stamp.ino);
+                return Some(About { meta: seen.meta, version, identity, followed });
             }
             FileType::Symlink if self.tree.leaves_links() => Some(NotKeptWhat::Link),
+            FileType::Symlink if what == What::LeadsOut => Some(NotKeptWhat::LinkOut),
             FileType::RegularFile | FileType::Symlink => None,
             FileType::Fifo => Some(NotKeptWhat::Fifo),
             FileType::Socket => Some(NotKeptWhat::Socket),
@@ -570,6 +668,9 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         }
         let names = if let Of::First(names) = of { names } else { 0 };
         self.tree.add_entry(id, place, name.clone(), seen.is_file().then_some(&seen), &values);
+        if followed {
+            self.tree.follow(id);
+        }
         self.tell_values(place, &name, values, unread);
         if let Of::Another { to, path } = of {
             self.out.push(WalkItem::NameOf { to, path });
@@ -590,8 +691,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     /// Reads the attributes of an entry of which more are to be read than were kept.
     fn with_values(&self, dir: &OwnedFd, name: &Name, mut probed: Probed) -> Probed {
         if std::mem::take(&mut probed.has_more) {
-            let subject = Subject::Name(dir.as_fd(), name);
-            (probed.values, probed.unread) = attributes::read(subject, probed.seen.kind, self.tree.keeps());
+            (probed.values, probed.unread) = read_again(dir.as_fd(), name, &probed, self.tree.keeps());
         }
         probed
     }

@@ -1,10 +1,11 @@
 //! What becomes of what fails, and where else a source lies.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueHint};
-use haul::options::RETRY_FOR_MAX;
+use haul::options::{RETRIES_MAX, RETRY_FOR_MAX};
 
 use super::far::parse_ssh;
 
@@ -18,6 +19,22 @@ pub struct Retry {
     /// some seconds, and the copy not. Not with --manifest, what the copy as a whole is concerned.
     #[arg(long, value_name = "TIME", value_parser = parse_retry_for)]
     pub retry_for: Option<u32>,
+
+    /// Begin the copy as a whole again so often, where the connection to the far end is lost or not made
+    ///
+    /// It goes on where it stopped, after pauses that grow to a minute; Ctrl-C ends a pause at once. Never
+    /// for what would fail again: a wrong command, a login that is refused, a full disk. With --retry-for
+    /// what ends first counts. Within one host, and at servers, nothing is begun again. Default: none, and
+    /// with --retry-for as many as fit.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(RETRIES_MAX)))]
+    pub retries: Option<u32>,
+
+    /// Copy only what FILE lists, as --failures FILE of an earlier run wrote it
+    ///
+    /// With the same SRC and DST: entries that failed, with all that is below them. What is not there any
+    /// more is an error of its own. FILE may be that of --failures, too.
+    #[arg(long, value_name = "FILE", value_parser = super::plain::path())]
+    pub retry_from: Option<PathBuf>,
 
     /// Ask this command what becomes of what failed: retry, replica, give_up or default
     ///

@@ -55,10 +55,6 @@ const HINTS: &[(&[&str], &str)] = &[
          haul cp -r DIR URL",
     ),
     (
-        &["-K", "--keep-dirlinks"],
-        "haul never follows links below the destination; only the destination itself may be one",
-    ),
-    (
         &["-O", "--omit-dir-times", "--omit-link-times", "--no-times", "--no-perms"],
         "haul has none yet: times and modes are always kept. For curl's -O URL write haul cp URL DIR",
     ),
@@ -82,12 +78,7 @@ const HINTS: &[(&[&str], &str)] = &[
         "haul skips devices, FIFOs and sockets, and counts them; leave it out",
     ),
     (&["-U", "--atimes", "-N", "--crtimes"], "haul has none yet: these times are not kept"),
-    (
-        &["-L", "--copy-links", "-k", "--copy-dirlinks", "--copy-unsafe-links", "--safe-links"],
-        "haul has none yet: links are copied as links, or left out with --no-links; a source with a slash behind it is followed. For \
-         curl's -k name the server's certificate by SSL_CERT_FILE",
-    ),
-    (&["-x", "--one-file-system"], "haul has none yet: what is mounted below a source is copied too"),
+    (&["--munge-links"], "haul has none: links are stored as they are, and none is followed but by -K"),
     (
         &["--size-only", "--ignore-times", "-I"],
         "haul has none yet: files of the same size and time count as unchanged; --force copies those too",
@@ -200,7 +191,7 @@ const OTHERS: &[(&str, &[&str], &str)] = &[
     (
         "curl's",
         &["--retry", "--retry-max-time", "--retry-delay", "--retry-all-errors", "--retry-connrefused"],
-        "haul tries again by itself, and the same command goes on; --retry-for TIME says for how long",
+        "haul tries again by itself, and the same command goes on; --retry-for TIME says for how long, --retries N how often",
     ),
     ("curl's", &["--limit-rate"], "write --rate SIZE, as --rate 10MiB/s"),
     (
@@ -256,7 +247,7 @@ const OTHERS: &[(&str, &[&str], &str)] = &[
     (
         "wget's",
         &["--tries", "--waitretry"],
-        "haul tries again by itself, and the same command goes on; --retry-for TIME says for how long",
+        "haul tries again by itself, and the same command goes on; --retry-for TIME says for how long, --retries N how often",
     ),
     ("wget's", &["--mirror"], "write -r: what has the size and the time of the source is skipped"),
     (
@@ -523,7 +514,7 @@ mod tests {
     /// shadows a word that haul has.
     #[test]
     fn words_of_rsync_get_a_hint() {
-        let asked = "-z -P -S -W -c -b -R -K -O --partial --append --size-only --ignore-existing --link-dest=x \
+        let asked = "-z -P -S -W -c -b -R -O --partial --append --size-only --ignore-existing --link-dest=x \
                      --remove-source-files --delete --exclude=x --info=progress2 --stats";
         for word in asked.split_whitespace() {
             let error = parse(&["-r", word, "a", "b"]).expect_err(word);

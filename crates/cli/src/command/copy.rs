@@ -16,7 +16,7 @@ use haul::errno;
 use haul::options;
 
 use super::surroundings::{self, Surroundings};
-use super::{FAILED, USAGE, complain};
+use super::{FAILED, USAGE, complain, failed};
 use crate::args::{Changed, Cp, Dial, Durability};
 use crate::manifest::Part as OfPart;
 use crate::report::human::Manner;
@@ -227,7 +227,18 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         force: args.force,
         no_clobber: args.no_clobber,
         update: args.update,
-        no_links: args.no_links,
+        no_links: args.tree.no_links,
+        one_file_system: match args.tree.one_file_system {
+            0 => options::Mounted::Copied,
+            1 => options::Mounted::Empty,
+            _ => options::Mounted::Out,
+        },
+        copy_links: args.tree.copy_links,
+        copy_dirlinks: args.tree.copy_dirlinks,
+        copy_unsafe_links: args.tree.copy_unsafe_links,
+        safe_links: args.tree.safe_links,
+        keep_dirlinks: args.tree.keep_dirlinks,
+        only: args.retry.retry_from.as_deref().map(failed::listed).transpose()?,
         memory: args.memory,
         streams: args.streams,
         rate: args.rate,
@@ -246,6 +257,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         dry_run: args.dry_run,
         patience: args.patience,
         retry_for: args.retry.retry_for,
+        retries: args.retry.retries,
         retry_command: args.retry.retry_command.clone().map(|command| command.0).unwrap_or_default(),
         digest: args.protection.digest(),
         protect: args.protection.protect(),
@@ -368,7 +380,7 @@ mod tests {
     /// Goal: every option reaches the request.
     #[test]
     fn options_reach_the_request() {
-        let line = "-aHAX --no-links --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
+        let line = "-aHAXkKxx --no-links --copy-unsafe-links --retries 3 --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --ssh-channels 5 --no-push --remote-haul /h --state /s \
                     --manifest m --patience 2m --protect integrity --data-channel shown --verify disk --resume check --spill /flash --spill-size 1GiB --schedule file --layout copy -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
@@ -383,6 +395,11 @@ mod tests {
             no_clobber: false,
             update: false,
             no_links: true,
+            one_file_system: options::Mounted::Out,
+            copy_dirlinks: true,
+            copy_unsafe_links: true,
+            keep_dirlinks: true,
+            retries: Some(3),
             memory: Some(64 << 20),
             streams: Some(3),
             rate: Some(1_000_000),
@@ -431,6 +448,9 @@ mod tests {
             options::Options { recursive: true, no_clobber: true, ..Default::default() }
         );
         assert!(request(&cp("-u a b"), &terminal()).unwrap().options.update);
+        let got = request(&cp("-xL a b"), &terminal()).unwrap().options;
+        assert!(got.copy_links && got.one_file_system == options::Mounted::Empty);
+        assert!(request(&cp("--safe-links a b"), &terminal()).unwrap().options.safe_links);
     }
 
     /// Goal: values that make no sense together are refused.

@@ -161,6 +161,41 @@ fn a_far_end_that_is_not_there_is_tried_again_where_asked() {
     }
 }
 
+/// Goal: a copy is begun again as often as was asked and no more, and a signal ends a pause at once.
+/// Method: an ssh that fails twice; with one attempt too few, with enough, and with a time besides; one that
+/// fails for ever, stopped in its third pause or a later one.
+#[test]
+fn a_copy_is_begun_again_so_often() {
+    need!("sshd");
+    let run = |options: &[&str], times: usize| {
+        let (room, sshd) = (Room::new(), Sshd::start());
+        room.file("a", "content");
+        let ssh = failing_ssh(&room, &sshd, times);
+        let to = sshd.path(&room.at("b"));
+        let copy = Haul::cp(options).args(["-e".as_ref(), ssh.as_os_str()]).args([room.at("a")]).args([to]);
+        (room, sshd, copy)
+    };
+    for (options, code) in [
+        (&["--retries=1"][..], 1),
+        (&["--retries=2"], 0),
+        (&["--retries=0", "--retry-for=1h"], 1),
+        (&["--retries=2", "--retry-for=1h"], 0),
+    ] {
+        let (room, _sshd, copy) = run(options, 2);
+        let ended = copy.run().sane().exits(code);
+        assert_eq!(room.at("b").exists(), code == 0, "{}", ended.describe());
+        if code == 0 {
+            ended.says("the copy is begun again in").says("(2 of 2)");
+        }
+    }
+    let (room, _sshd, copy) = run(&["--retries=1000"], 1_000_000);
+    let mut run = copy.start();
+    let tried = || fs::read_to_string(room.at("count")).unwrap_or_default().lines().count();
+    assert!(run.until(|_| tried() >= 3), "{}", run.stderr());
+    run.signal(Signal::INT);
+    run.wait().sane().exits(130);
+}
+
 /// Goal: a far end that is killed in the middle is launched anew where that was asked; what was finished is
 /// not moved again, and the tree is whole; each file is counted once.
 #[test]

@@ -61,6 +61,10 @@ pub mod capability {
     /// The sink writes into the files that stand at the destination. Required, without a value, named by both
     /// ends or none.
     pub const IN_PLACE: u16 = 0x002a;
+    /// The tree is walked, or links at the destination are taken, in one of the ways that the user's options
+    /// name (`copy_links`, `one_file_system` and their like): an end that does not know them would do it in
+    /// another. Required, without a value, named by both ends or none.
+    pub const MANNERS: u16 = 0x002e;
     /// The end can be one of a pair that works for a coordinator: frames of kinds 0x30 to 0x3f. Spoken for:
     /// no end names it yet.
     pub const JOB: u16 = 0x0029;
@@ -79,6 +83,7 @@ pub mod capability {
         IN_PLACE,
         METADATA,
         HARD_LINKS,
+        MANNERS,
     ];
     /// Those that every hello of this version names.
     pub const OFFERED: [u16; 6] = [HOLES, TARGETS, LAYOUTS, LIVE_SETTINGS, TABLES, CHOICES];
@@ -103,6 +108,10 @@ pub mod extra {
     /// symbolic links, only where both ends know `HARD_LINKS`.
     pub const NAMES: u16 = 0x0006;
 }
+
+/// What [`capability::MANNERS`] stands for.
+const MANNERS_IN_WORDS: &str = "another way to walk the tree or to take its links (`one_file_system`, `copy_links`, `copy_dirlinks`, \
+                                `copy_unsafe_links`, `safe_links`, `keep_dirlinks`, `only`)";
 
 /// What both ends use from here on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,6 +222,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     let in_place = alike(capability::IN_PLACE, "files written in place (`in_place`)")?;
     let metadata = alike(capability::METADATA, "extended attributes or ACLs (`xattrs`, `acls`)")?;
     let hard_links = alike(capability::HARD_LINKS, "hard links (`hard_links`)")?;
+    alike(capability::MANNERS, MANNERS_IN_WORDS)?;
     let digest = match alike(capability::XXH3, "xxh3 as digest")? {
         true => DigestKind::Xxh3,
         false => DigestKind::Blake3,

@@ -101,7 +101,13 @@ fn negotiation_finds_the_common_ground() {
     assert_eq!(agreed(&choices, &choices), Ok((true, false)), "both know choices");
     assert_eq!(agreed(&choices, &tables), Ok((false, false)), "one knows the one, one the other");
     // What protects data is never one end's alone.
-    for kind in [capability::XXH3, capability::AUTH_ONLY, capability::RANGES, capability::IN_PLACE] {
+    for kind in [
+        capability::XXH3,
+        capability::AUTH_ONLY,
+        capability::RANGES,
+        capability::IN_PLACE,
+        capability::MANNERS,
+    ] {
         for required in [false, true] {
             let wants = naming(kind, required);
             let agreed = negotiate(&wants, &wants).expect("both want it");

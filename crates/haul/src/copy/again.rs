@@ -6,6 +6,7 @@
 //! from before owns the job until it ends, and is waited for. Streams and control that are lost within an
 //! attempt come back by themselves, as long as there is patience (`haul_transport::rejoin`): that is not
 //! asked here, for nothing has failed by then.
+//! Where a number was asked for, it is begun again that often at most, whatever else was asked for.
 //! Invariants: nothing is begun again unless somebody asked for that, within one host, after a stop, in a dry
 //! run, or with a manifest, of which each file is told once; entries that failed are told of the last attempt
 //! alone.
@@ -17,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::stop::LOOK;
-use haul_core::reliability::{Bounded, Decision, Patient, Reliability, Step, Trouble};
+use haul_core::reliability::{Bounded, Decision, Patient, Reliability, Step, Trouble, pause};
 use haul_core::wire::FailureKind;
 use haul_launch::retry_command::RetryCommand;
 
@@ -38,8 +39,25 @@ const EBUSY: i32 = 16;
 /// What becomes of what fails, as it was asked for, without a command.
 pub(super) fn policy(options: &Options) -> Arc<dyn Reliability> {
     match options.retry_for {
+        None if options.retries.is_some() => Arc::new(Counted),
         None => Arc::new(Bounded),
         Some(seconds) => Arc::new(Patient { for_so_long: Duration::from_secs(seconds.into()) }),
+    }
+}
+
+/// As [`Bounded`], but for a copy as a whole, which is begun again as often as it is let.
+struct Counted;
+
+impl Reliability for Counted {
+    fn decide(&self, trouble: &Trouble<'_>) -> Decision {
+        match trouble.step {
+            Step::Copy if trouble.passing => Decision::After(pause(trouble.attempts)),
+            _ => Bounded.decide(trouble),
+        }
+    }
+
+    fn name(&self) -> String {
+        Bounded.name()
     }
 }
 
@@ -60,7 +78,8 @@ pub(super) fn policy_here(
 
 /// Somebody asked for more than what was always done.
 fn is_asked(options: &Options) -> bool {
-    options.retry_for.is_some() || !options.retry_command.is_empty()
+    let asked = options.retry_for.is_some() || !options.retry_command.is_empty();
+    options.retries.map_or(asked, |most| most > 0)
 }
 
 /// Runs `attempt` until it ends well, or the policy gives it up.
@@ -87,6 +106,10 @@ pub(super) fn run(
         if summary.usage || error.kind == ErrorKind::Usage || handle.stopped() {
             break summary;
         }
+        let again = all.len() as u64 + 1;
+        if request.options.retries.is_some_and(|most| again > u64::from(most)) {
+            break summary;
+        }
         match (moved(&summary), attempts) {
             (true, _) => (attempts, since) = (1, Instant::now()),
             (false, 0) => (attempts, since) = (1, began),
@@ -111,7 +134,8 @@ pub(super) fn run(
             others: 0,
         };
         let Decision::After(pause) = retry.decide(&trouble) else { break summary };
-        let text = format!("{}; the copy is begun again in {}", error.text, in_words(pause));
+        let of = request.options.retries.map(|most| format!(" ({again} of {most})")).unwrap_or_default();
+        let text = format!("{}; the copy is begun again in {}{of}", error.text, in_words(pause));
         held.forget();
         observer.event(Event::Note(text));
         let waited = wait(pause, handle);
@@ -282,6 +306,38 @@ mod tests {
             Summary { status: Status::Failed, error, ..Summary::default() }
         };
         assert_eq!(runs(patient(), &[lasting]).1, 1);
+    }
+
+    /// Goal: a number bounds how often a copy is begun again, whatever else was asked for, and nothing is
+    /// tried for what does not pass.
+    /// Method: what fails for ever, and at the third attempt no more; what is told of each.
+    #[test]
+    fn a_copy_is_begun_again_so_often_at_most() {
+        let counted = |retries| Options { retries: Some(retries), ..Options::default() };
+        for (options, attempts) in [
+            (counted(0), 1),
+            (counted(2), 3),
+            (Options { retries: Some(2), ..patient() }, 3),
+            (Options { retries: Some(0), ..patient() }, 1),
+        ] {
+            assert_eq!(runs(options, &[|_| lost(0)]).1, attempts);
+        }
+        // Each comes on, so that the pauses stay short.
+        let done: Attempt = |_| Summary { status: Status::Complete, files: 1, ..Summary::default() };
+        let (summary, count, told) = runs(counted(5), &[|_| lost(1), |_| lost(1), done]);
+        assert_eq!((summary.status, summary.files, count), (Status::Complete, 3, 3));
+        let notes: Vec<&str> = told
+            .iter()
+            .filter_map(|event| if let Event::Note(text) = event { Some(text.as_str()) } else { None })
+            .collect();
+        assert_eq!(notes.len(), 2);
+        assert!(notes[0].ends_with("(1 of 5)") && notes[1].ends_with("(2 of 5)"), "{notes:?}");
+        let refused: Attempt = |_| {
+            let error = Some(Error::new(ErrorKind::Launch, "Permission denied"));
+            Summary { status: Status::Failed, error, ..Summary::default() }
+        };
+        let wrong: Attempt = |_| Summary { usage: true, ..lost(0) };
+        assert_eq!((runs(counted(5), &[refused]).1, runs(counted(5), &[wrong]).1), (1, 1));
     }
 
     /// Goal: one summary of all attempts counts each file once; entries that failed are those of the last

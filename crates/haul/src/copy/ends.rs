@@ -14,6 +14,7 @@ use crate::driver::{Links, PATIENCE, Report, Watch, dry};
 use crate::endpoint::Place;
 use crate::options::{OBJECT_SIZE_DEFAULT, Options};
 use haul_storage::descriptors::{Claim, READERS_USUAL, Share, WRITERS_USUAL};
+use haul_storage::manners::LinksThere;
 use haul_storage::source::wall_clock;
 use haul_transport::pace::Pacer;
 use haul_transport::path;
@@ -70,6 +71,7 @@ pub(super) fn source_request(
         volumes: home.as_deref().map(state_of),
         picks: None,
         home,
+        sink_here: None,
         memory,
         memory_why,
         readers,
@@ -112,6 +114,7 @@ pub(super) fn sink_request(
         part: options.part(),
         in_place: options.is_in_place(),
         in_place_asked: options.in_place,
+        links: LinksThere { keep: options.keep_dirlinks, begun: None, safe: options.safe_links },
         sources_here: Vec::new(),
         what,
         asked: None,

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::request::CopyRequest;
 use haul_base::mounts::ways_below;
 use haul_storage::sink::fold::may_fold_case;
-use haul_storage::source::roots::{RootSpec, RootTarget, is_inside, resolve_sources};
+use haul_storage::source::roots::{RootSpec, RootTarget, is_inside, resolve_sources_by};
 
 /// Refuses the first of `files` that is not apart from the copy.
 ///
@@ -32,8 +32,10 @@ pub(crate) fn are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), 
     }
     let sources = request.sources.iter().filter_map(Endpoint::local_path);
     // Each by itself, and trees too: what is wrong with a source is for the copy to say.
-    let specs: Vec<RootSpec> =
-        sources.filter_map(|path| resolve_sources(&[path.to_vec()], true, None).ok()?.pop()).collect();
+    let links = request.options.link_rule();
+    let specs: Vec<RootSpec> = sources
+        .filter_map(|path| resolve_sources_by(&[path.to_vec()], true, None, links).ok()?.pop())
+        .collect();
     let destination = request.destination.local_path().map(|path| Path::new(OsStr::from_bytes(path)));
     for file in files {
         let shown = file.display();
@@ -143,6 +145,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use haul_storage::source::roots::resolve_sources;
 
     /// Goal: a list that would be copied, or that would replace a source or a copied file, is refused; any
     /// other is not.

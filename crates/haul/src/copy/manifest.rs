@@ -5,7 +5,7 @@
 //! Invariants: the digest is of the very entry that was found unmoved, also where several sources have one of
 //! its name, and of what was copied of it, if it was. A source's file is hashed as the version that the
 //! session copied or found right; what became of it since is none. No symbolic link is followed at the end of
-//! a path.
+//! a path, but at a source whose links are followed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -36,6 +36,7 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
         Some(_) => options.to.unwrap_or(0),
         None => options.range.map_or(0, |range| range.offset),
     };
+    let follows = request.destination.local_path().is_none() && options.link_rule().follows();
     let grows = request.options.changed == Changed::Prefix;
     let candidates = |file: &Unmoved| -> (Vec<PathBuf>, Option<Version>) {
         match (request.destination.local_path(), &file.source) {
@@ -52,7 +53,7 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
     };
     for file in files {
         let (paths, version) = candidates(&file);
-        let found = paths.iter().find_map(|path| open(path).transpose());
+        let found = paths.iter().find_map(|path| open(path, follows).transpose());
         let Unmoved { path, len, .. } = file;
         let hashed = found.map(|found| {
             let found = found?;
@@ -93,10 +94,12 @@ struct Version {
 }
 
 /// Opens a regular file. `None`: there is none of this name.
-fn open(path: &Path) -> io::Result<Option<File>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+fn open(path: &Path, follows: bool) -> io::Result<Option<File>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = if follows { flags } else { flags | OFlags::NOFOLLOW };
+    let looked = if follows { path.metadata() } else { path.symlink_metadata() };
     // A device is not opened to see that it is one.
-    if !path.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
+    if !looked.is_ok_and(|meta| meta.is_file()) {
         return Ok(None);
     }
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -144,7 +147,7 @@ mod tests {
             version_of(File::open(&path).unwrap().as_fd()).unwrap().unwrap()
         };
         let is = |known, grows| {
-            let file = open(&path).unwrap().expect("a file");
+            let file = open(&path, false).unwrap().expect("a file");
             check(&file, Some(Version { known, grows })).is_ok()
         };
         let known = make();
@@ -163,7 +166,8 @@ mod tests {
         assert!(!is(known, true));
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
-        assert!(open(&path).unwrap().is_none());
+        assert!(open(&path, false).unwrap().is_none());
+        assert!(open(&path, true).unwrap().is_some());
     }
 
     /// Goal: the hash of what was copied is not that of what a file has grown to since, nor of less.

@@ -24,6 +24,7 @@ use crate::options::AgentRequest;
 use crate::request::CopyRequest;
 use haul_base::role::Role;
 use haul_storage::descriptors::Share;
+use haul_storage::manners::LinksThere;
 use haul_transport::pace::Pacer;
 use haul_transport::path;
 
@@ -47,6 +48,8 @@ pub(super) struct Plan<'a> {
     share: Arc<Share>,
     /// What becomes of what fails at an end that runs here.
     retry: Arc<dyn Reliability>,
+    /// How long ago the first attempt began, if this is another.
+    begun: Option<Duration>,
 }
 
 impl<'a> Plan<'a> {
@@ -66,7 +69,12 @@ impl<'a> Plan<'a> {
         };
         let pacer = Arc::new(Pacer::new(request.options.rate));
         let share = Share::take().map_err(|few| Error::system(few.to_string(), EMFILE))?;
-        Ok(Plan { request, near, host, pacer, share, retry: retry.clone() })
+        Ok(Plan { request, near, host, pacer, share, retry: retry.clone(), begun: None })
+    }
+
+    /// The same, of an attempt of which the first one began so long ago.
+    pub(super) fn begun(self, begun: Option<Duration>) -> Plan<'a> {
+        Plan { begun, ..self }
     }
 
     /// What the far end is asked for.
@@ -79,7 +87,9 @@ impl<'a> Plan<'a> {
             },
             Role::Sink => {
                 let destination = self.request.destination.place().clone();
-                AgentRequest::new(Role::Sink, Vec::new(), Some(destination), options)
+                let begun_ms = self.begun.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
+                let ask = AgentRequest::new(Role::Sink, Vec::new(), Some(destination), options);
+                AgentRequest { begun_ms, ..ask }
             }
         }
     }
@@ -106,7 +116,10 @@ impl<'a> Plan<'a> {
                 let (replicas, retry) = (self.replicas(), self.retry.clone());
                 let volumes = self.request.state_home.clone();
                 let (ssh, picks) = (self.ssh(), self.request.picks.clone());
-                End::Source(SourceRequest { replicas, retry, ssh, volumes, picks, ..from }.into())
+                let sink_here = self.request.destination.local_path().filter(|_| self.host.is_none());
+                let sink_here = sink_here.map(|path| PathBuf::from(OsStr::from_bytes(path)));
+                let from = SourceRequest { replicas, retry, ssh, volumes, picks, sink_here, ..from };
+                End::Source(from.into())
             }
             Role::Sink => {
                 let destination = self.request.destination.place().clone();
@@ -116,8 +129,8 @@ impl<'a> Plan<'a> {
                 let parts_dir = self.request.state_home.as_ref().map(|dir| dir.join("uploads"));
                 let (sources_here, retry) = (self.sources_here(), self.retry.clone());
                 let volumes = self.request.state_home.clone();
-                let to =
-                    SinkRequest { asked, ssh: self.ssh(), sources_here, retry, parts_dir, volumes, ..to };
+                let (ssh, links) = (self.ssh(), LinksThere { begun: self.begun, ..to.links });
+                let to = SinkRequest { asked, ssh, sources_here, retry, parts_dir, volumes, links, ..to };
                 End::sink(to, self.request.dry_run)
             }
         }

@@ -131,6 +131,7 @@ pub(super) fn run(
         volumes: None,
         trust: options.resume == Resume::Trust,
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
+        links: Default::default(),
         stop: handle.as_stop(),
     };
     let settings = DelegatedSettings {

@@ -557,8 +557,20 @@ mod tests {
         let data_channel = Default::default();
         let retry = std::sync::Arc::new(haul_core::reliability::Bounded);
         let (place, parts) = (&place, None);
-        let volumes = None;
-        let to = Destination { place, home, state, parts, ssh, data_channel, volumes, patience, retry, stop };
+        let (volumes, links) = (None, Default::default());
+        let to = Destination {
+            place,
+            home,
+            state,
+            parts,
+            ssh,
+            data_channel,
+            volumes,
+            patience,
+            retry,
+            links,
+            stop,
+        };
         let policy = super::super::policy(&Default::default());
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }],

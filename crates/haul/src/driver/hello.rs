@@ -196,6 +196,9 @@ pub(crate) fn hello(session: [u8; 16], protection: Protection, memory: u64, stre
     if protection.hard_links {
         capabilities.push(required(capability::HARD_LINKS));
     }
+    if protection.manners {
+        capabilities.push(required(capability::MANNERS));
+    }
     let (version_min, version_max) = (VERSION_MIN, VERSION);
     Hello { version_min, version_max, session, capabilities, limits }
 }

@@ -34,6 +34,7 @@ use haul_base::buffer::{Buffer, Pool};
 use haul_base::errno;
 use haul_base::role::Role;
 use haul_storage::descriptors::{Claim, FEW_DESCRIPTORS};
+use haul_storage::manners::LinksThere;
 use haul_storage::options::{DataChannel, LayoutChoice, StorageOptions};
 use haul_storage::place::Place;
 use haul_storage::store::HeldJob;
@@ -95,6 +96,8 @@ pub(crate) struct SinkRequest {
     pub(crate) in_place: bool,
     /// The user said so, and did not only name a place in a file.
     pub(crate) in_place_asked: bool,
+    /// What becomes of symbolic links that stand there, and of those that come.
+    pub(crate) links: LinksThere,
     /// Where the sources are, if they are on this host.
     pub(crate) sources_here: Vec<PathBuf>,
     /// What the owner file says of this run, for people.

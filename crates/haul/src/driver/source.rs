@@ -76,6 +76,8 @@ pub(crate) struct SourceRequest {
     pub(crate) ssh: (Vec<String>, bool),
     pub(crate) options: Options,
     pub(crate) home: Option<PathBuf>,
+    /// Where it goes, if that is on this host.
+    pub(crate) sink_here: Option<PathBuf>,
     /// The directory in which accesses to volumes are kept.
     pub(crate) volumes: Option<PathBuf>,
     /// What of a volume comes, if not all.

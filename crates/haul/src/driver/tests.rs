@@ -35,6 +35,7 @@ use haul_transport::{Link, memory};
 mod choices;
 mod evil;
 mod evil_holes;
+mod evil_links;
 mod evil_sink;
 mod evil_source;
 mod flood;
@@ -197,6 +198,7 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
         part: None,
         in_place: false,
         in_place_asked: false,
+        links: Default::default(),
         sources_here: Vec::new(),
         destination: Place::file(dst.as_os_str().as_encoded_bytes()),
         state_dir: None,
@@ -237,6 +239,7 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
         ssh: (Vec::new(), false),
         options,
         home: None,
+        sink_here: None,
         volumes: None,
         picks: None,
         memory: MEMORY,

@@ -25,6 +25,7 @@ use super::files::look::is_counted_on;
 use super::stat::{existing_of, inode_of, mtime_of, note_differs, rights_of, stood_of};
 use super::tree::SinkTree;
 use crate::attributes::{self, Keeps, Subject};
+use crate::manners::LinksThere;
 use crate::store::{Looks, dir_stands};
 
 /// FAT and exFAT keep mtimes in two seconds, and the time of a change finer than that.
@@ -93,6 +94,12 @@ impl Looker {
     /// As for a copy that keeps these.
     pub(super) fn keeping(self, keeps: Keeps) -> Looker {
         Looker { keeps, ..self }
+    }
+
+    /// As for a copy at whose destination this becomes of links.
+    pub(super) fn with_links(self, links: LinksThere) -> Looker {
+        let tree = self.tree.map(|tree| tree.with_links(links));
+        Looker { tree, ..self }
     }
 
     /// The root is not there.

@@ -33,6 +33,7 @@ use super::{
 use crate::SinkEngine;
 use crate::attributes::Keeps;
 use crate::jail::Jail;
+use crate::manners::LinksThere;
 use crate::place::{Destination, PlaceError};
 use crate::store::job::{begin_journal, fresh_tag, job_of, names_of};
 use crate::store::{Capabilities, Claimed, Coming, Finding, HeldJob, Looks, SinkStore, Waiting, Writing};
@@ -46,13 +47,15 @@ pub struct Directory {
     typed: Vec<u8>,
     home: Option<PathBuf>,
     state: Option<PathBuf>,
+    links: LinksThere,
 }
 
 /// Names a destination that is a path.
 pub(crate) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
     let typed = destination.place.as_file().map_err(PlaceError::misused)?.to_vec();
     let (home, state) = (destination.home.map(Path::to_owned), destination.state.map(Path::to_owned));
-    Ok(Box::new(Directory { typed, home, state }))
+    let links = destination.links;
+    Ok(Box::new(Directory { typed, home, state, links }))
 }
 
 impl SinkStore for Directory {
@@ -67,7 +70,8 @@ impl SinkStore for Directory {
         // must not grow a tree.
         let like = root_like(roots);
         let tree = SinkTree::open_root_like(&root, rename.is_none(), like.as_ref())
-            .map_err(|failure| unopened(failure, &self.typed, &root, rename.is_some()))?;
+            .map_err(|failure| unopened(failure, &self.typed, &root, rename.is_some()))?
+            .with_links(self.links);
         refuse_special(tree.root(), &root, rename.as_ref(), coming)?;
         let key = job_of(tree.root_id(), roots, rename.as_ref(), coming.part.as_ref());
         let state = self.state.as_deref();
@@ -129,6 +133,7 @@ impl SinkStore for Directory {
     fn look(self: Box<Self>, coming: &Coming<'_>) -> Result<(Box<dyn Looks>, Option<Name>), Failure> {
         let (root, rename) = destination(&self.typed, coming.roots, self.home.as_deref())?;
         let looker = Looker::open(&root)?.in_place(in_place(coming)).keeping(Keeps::of(&coming.policy));
+        let looker = looker.with_links(self.links);
         let failed = |errno: Errno| {
             let (errno, text) = (errno.raw_os_error(), "create a file there".into());
             Failure { kind: FailureKind::Open, errno, text }

@@ -33,9 +33,14 @@ use super::names::{may_be_ours, tag_bits, tag_of};
 use crate::descriptors::budget;
 use crate::io::IoTarget;
 use crate::jail::Jail;
+use crate::manners::{LinksThere, leads_out};
+use crate::source::wall_clock;
 use crate::volume;
 
 mod enter;
+mod standing;
+
+use standing::Standing;
 
 /// Longest path in a message, bytes; longer ones lose their beginning.
 const SHOWN_PATH_LEN_MAX: usize = 600;
@@ -60,6 +65,10 @@ pub struct SinkTree {
     own_tags: OnceLock<HashSet<u32>>,
     nodes: Mutex<HashMap<DirId, Arc<Node>>>,
     claims: Claims,
+    /// `None`: no link is followed.
+    standing: Option<Standing>,
+    /// No link is made that leads out of what is copied.
+    safe_links: bool,
     /// Modes of directories that were opened to us and are not finished.
     pub(super) widened: Mutex<BTreeMap<DirId, Mode>>,
     pub(super) note: OnceLock<Note>,
@@ -156,6 +165,8 @@ impl SinkTree {
             own_tags: OnceLock::new(),
             nodes: Mutex::default(),
             claims: Claims::default(),
+            standing: None,
+            safe_links: false,
             widened: Mutex::default(),
             note: OnceLock::new(),
             recent: Mutex::new(Recent {
@@ -210,6 +221,35 @@ impl SinkTree {
     pub fn to_look_at(mut self) -> SinkTree {
         self.looks = true;
         self
+    }
+
+    /// The same tree, where this becomes of symbolic links.
+    pub(super) fn with_links(self, links: LinksThere) -> SinkTree {
+        let standing = links.keep.then(|| Standing::new(links.begun, wall_clock()()));
+        SinkTree { standing, safe_links: links.safe, ..self }
+    }
+
+    /// A link that this copy makes is about to get its name.
+    pub(super) fn link_comes(&self, inode: Inode) {
+        if let Some(standing) = &self.standing
+            && !haul_mutant::removed("links-are-known-when-they-come")
+        {
+            standing.comes(inode);
+        }
+    }
+
+    /// Whether a link of this text may be made in the directory.
+    ///
+    /// # Errors
+    /// It leads out of what is copied, and none of these is wanted: an honest source leaves it out.
+    pub(super) fn may_link(&self, parent: DirId, name: &Name, target: &[u8]) -> Result<(), Failure> {
+        let leads_out = self.safe_links && leads_out(target, self.depth(parent));
+        if !leads_out || haul_mutant::removed("unsafe-links-are-refused") {
+            return Ok(());
+        }
+        let path = self.path_of(parent, name);
+        let text = format!("{path}: a link that leads out of what is copied, which `safe_links` leaves out");
+        Err(fault::failure(FailureKind::Create, Errno::PERM.raw_os_error(), text))
     }
 
     /// The jail of all effects in this tree.
@@ -272,6 +312,9 @@ impl SinkTree {
         lock(&self.nodes).remove(&id);
         lock(&self.recent).forget(id);
         self.claims.forget(id);
+        if let Some(standing) = &self.standing {
+            standing.forget(id);
+        }
         lock(&self.widened).remove(&id);
     }
 

@@ -26,14 +26,19 @@ const MASK: u16 = 0x10;
 /// Longest list that is read: 500 entries, as many as file systems keep.
 const LIST_LEN_MAX: usize = 4 + 500 * 8;
 
-/// What was seen of `name` in `dir`, with the mode that is to be told of it.
-pub(crate) fn told(dir: BorrowedFd<'_>, name: &Name, seen: Seen) -> Seen {
+/// What was seen of `name` in `dir`, or where it is `followed` of what that leads to, with the mode that is
+/// to be told of it.
+pub(crate) fn told(dir: BorrowedFd<'_>, name: &Name, seen: Seen, followed: bool) -> Seen {
     let path: PathBuf = format!("/proc/self/fd/{}", dir.as_raw_fd()).into();
-    told_at(&path.join(OsStr::from_bytes(name.as_bytes())), seen)
+    told_of(&path.join(OsStr::from_bytes(name.as_bytes())), seen, followed)
 }
 
 /// The same, of what stands at `path`.
-pub(crate) fn told_at(path: &Path, mut seen: Seen) -> Seen {
+pub(crate) fn told_at(path: &Path, seen: Seen) -> Seen {
+    told_of(path, seen, false)
+}
+
+fn told_of(path: &Path, mut seen: Seen, followed: bool) -> Seen {
     let mode = seen.meta.mode;
     if seen.kind == rustix::fs::FileType::Symlink
         || !group_has_more(mode)
@@ -43,10 +48,12 @@ pub(crate) fn told_at(path: &Path, mut seen: Seen) -> Seen {
     }
     let mut list = [0; LIST_LEN_MAX];
     // There is none, or there are none on this file system.
-    let Ok(len) = retry_on_intr(|| rustix::fs::lgetxattr(path, c"system.posix_acl_access", &mut list[..]))
-    else {
-        return seen;
-    };
+    let name = c"system.posix_acl_access";
+    let read = retry_on_intr(|| match followed {
+        true => rustix::fs::getxattr(path, name, &mut list[..]),
+        false => rustix::fs::lgetxattr(path, name, &mut list[..]),
+    });
+    let Ok(len) = read else { return seen };
     seen.meta.mode = mode_by(mode, list.get(..len).unwrap_or_default());
     seen
 }

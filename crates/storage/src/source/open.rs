@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat, StatxFlags, fcntl_setfl, fstat, op
 use rustix::io::Errno;
 
 use super::cache;
-use super::stat::{Seen, look_at};
+use super::stat::Seen;
 use super::view::FileView;
 use crate::io::{IoFile, IoTarget};
 
@@ -28,7 +28,7 @@ const MEMORY_ALIGN: u64 = 4096;
 pub(super) const ALIGN_MAX: u64 = 64 * 1024;
 
 /// How a file is opened. Not O_NONBLOCK: that is added while it is not known to be a file.
-const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC);
 
 /// A file that stays open for its objects.
 pub(crate) struct OpenFile {
@@ -217,12 +217,12 @@ pub(super) fn open_unseen(
     let dir = dir()?;
     let open = |flags| openat(&dir, view.name.as_bytes(), flags, Mode::empty()).map(|fd| (fd, flags));
     // O_NONBLOCK: a fifo that took the name must not hold us.
-    let flags = FLAGS | OFlags::NONBLOCK | more;
+    let flags = FLAGS | view.follow_flags() | OFlags::NONBLOCK | more;
     match open(flags | OFlags::NOATIME) {
         // Only the owner may leave atime alone.
         Err(Errno::PERM) => Ok(open(flags)?),
         // A lease is being broken, or the file lies on tape: that is worth a wait, if it is a file.
-        Err(Errno::AGAIN) if look_at(dir.as_fd(), &view.name)?.is_file() => {
+        Err(Errno::AGAIN) if view.look(dir.as_fd())?.is_file() => {
             Ok(open(flags.difference(OFlags::NONBLOCK))?)
         }
         opened => Ok(opened?),

@@ -19,15 +19,14 @@ use haul_core::wire::{self, Failure};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::acl;
 use super::cache::ReadEnd;
 use super::failure::own_failure;
 use super::objects::{Objects, Shared, read_failure, short_failure};
 use super::open::{OpenError, OpenFile, check, open_unseen};
-use super::stat::{Seen, look_into, look_surely};
+use super::stat::{Seen, look_into};
 use super::tree::SourceTree;
 use super::view::FileView;
-use crate::attributes::{self, Subject};
+use crate::attributes;
 use crate::blocking_pool::{Doing, Track, Turn};
 use crate::layout::layout_by;
 use crate::{SourceCompletion, SourceJob};
@@ -235,7 +234,7 @@ impl Reader {
                 false => self.shared.pages.read_at(open.fd(), open.dev(), &mut [0], view.size()),
             };
             let of_fd = look_into(open.fd());
-            let of_name = self.tree.dir_fd(view.place).and_then(|dir| look_surely(dir.as_fd(), &view.name));
+            let of_name = self.tree.dir_fd(view.place).and_then(|dir| view.look_surely(dir.as_fd()));
             (beyond, of_fd, of_name)
         });
         let fail = |errno| self.tree.failed(wire::FailureKind::Read, "stat", id, errno);
@@ -384,7 +383,7 @@ impl Reader {
         let Some(view) = self.tree.file(id) else { return Err(self.unknown(id)) };
         let seen = self.storage(|| {
             let dir = self.tree.dir_fd(view.place)?;
-            Ok(acl::told(dir.as_fd(), &view.name, look_surely(dir.as_fd(), &view.name)?))
+            Ok(view.told(dir.as_fd(), view.look_surely(dir.as_fd())?))
         });
         let seen = seen.map_err(|errno| self.tree.failed(wire::FailureKind::Open, "stat", id, errno))?;
         if !seen.is_file() {
@@ -393,8 +392,7 @@ impl Reader {
         let settle = self.tree.settle(view.place, &seen);
         let values = self.storage(|| {
             let dir = self.tree.dir_fd(view.place)?;
-            let subject = Subject::Name(dir.as_fd(), &view.name);
-            Ok(attributes::read(subject, seen.kind, self.tree.keeps()))
+            Ok(attributes::read(view.subject(dir.as_fd()), seen.kind, self.tree.keeps()))
         });
         let read =
             |errno| self.tree.failed(wire::FailureKind::Open, "read extended attributes of", id, errno);

@@ -2,7 +2,8 @@
 //!
 //! Invariant: names depend on the text of the command only, so that a rerun never nests. `data` becomes
 //! `DST/data`; `data/`, `data/.`, `.` and `..` become their contents in `DST`, whether or not `DST` exists.
-//! A symlink as typed is copied as a symlink; with a slash behind it, it is followed.
+//! A symlink as typed is copied as a symlink; with a slash behind it, or where the user wants links to be
+//! followed, it is followed.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -12,11 +13,12 @@ use std::path::{Path, PathBuf};
 
 use haul_core::entry::{Name, NameError};
 use haul_core::wire::{Failure, FailureKind, ROOTS_MAX, SourceRoot};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlink, statat};
 use rustix::io::Errno;
 
 use super::acl::told_at;
 use super::stat::Seen;
+use crate::manners::{LinkRule, leads_out};
 use haul_base::errno;
 use haul_base::escape;
 use haul_base::mounts::ways_below;
@@ -109,6 +111,18 @@ pub fn resolve_sources(
     recursive: bool,
     home: Option<&Path>,
 ) -> Result<Vec<RootSpec>, SourceError> {
+    resolve_sources_by(paths, recursive, home, LinkRule::default())
+}
+
+/// The same, where links are followed by this rule.
+///
+/// Errors: the same, and a link that is to be followed and leads nowhere.
+pub fn resolve_sources_by(
+    paths: &[Vec<u8>],
+    recursive: bool,
+    home: Option<&Path>,
+    links: LinkRule,
+) -> Result<Vec<RootSpec>, SourceError> {
     match paths.len() {
         0 => return Err(SourceError::NoSource),
         n if n > SOURCES_MAX => return Err(SourceError::TooMany(n)),
@@ -117,11 +131,11 @@ pub fn resolve_sources(
     let mut specs = Vec::with_capacity(paths.len());
     let mut names: HashMap<Name, usize> = HashMap::new();
     for (index, typed) in paths.iter().enumerate() {
-        let spec = match resolve(typed, recursive, home) {
+        let spec = match resolve(typed, recursive, home, links) {
             Ok(spec) => spec,
             Err(SourceError::Unreachable { path, errno, mut cause, hint }) => {
                 cause += hint;
-                cause += &more_missing(&paths[index + 1..], recursive, home);
+                cause += &more_missing(&paths[index + 1..], recursive, home, links);
                 cause += "; nothing was copied";
                 return Err(SourceError::Unreachable { path, errno, cause, hint: "" });
             }
@@ -143,8 +157,8 @@ pub fn resolve_sources(
 }
 
 /// Which others cannot be reached either.
-fn more_missing(paths: &[Vec<u8>], recursive: bool, home: Option<&Path>) -> String {
-    let missing = paths.iter().filter_map(|typed| match resolve(typed, recursive, home) {
+fn more_missing(paths: &[Vec<u8>], recursive: bool, home: Option<&Path>, links: LinkRule) -> String {
+    let missing = paths.iter().filter_map(|typed| match resolve(typed, recursive, home, links) {
         Err(SourceError::Unreachable { path, cause, .. }) => Some(format!("; {path}: {cause}")),
         _ => None,
     });
@@ -158,7 +172,12 @@ fn more_missing(paths: &[Vec<u8>], recursive: bool, home: Option<&Path>) -> Stri
     told
 }
 
-fn resolve(typed: &[u8], recursive: bool, home: Option<&Path>) -> Result<RootSpec, SourceError> {
+fn resolve(
+    typed: &[u8],
+    recursive: bool,
+    home: Option<&Path>,
+    links: LinkRule,
+) -> Result<RootSpec, SourceError> {
     if typed.is_empty() {
         return Err(SourceError::Empty);
     }
@@ -176,6 +195,12 @@ fn resolve(typed: &[u8], recursive: bool, home: Option<&Path>) -> Result<RootSpe
         cause: errno::text(errno),
         hint: if errno == Errno::NOENT && looks_unexpanded(typed) { HINT } else { "" },
     })?;
+    let stat = led_to(&path, stat, links).map_err(|errno| SourceError::Unreachable {
+        path: shown(),
+        errno: errno.raw_os_error(),
+        cause: format!("where the link leads to: {}", errno::text(errno)),
+        hint: "",
+    })?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     if is_dir && !recursive {
         return Err(SourceError::IsDirectory { path: shown() });
@@ -186,6 +211,20 @@ fn resolve(typed: &[u8], recursive: bool, home: Option<&Path>) -> Result<RootSpe
         RootTarget::Named(Name::new(last).map_err(|why| SourceError::Name { path: shown(), why })?)
     };
     Ok(RootSpec { path, target, is_dir })
+}
+
+/// What a source is that may be a link: itself, or what it leads to where it is followed.
+fn led_to(path: &Path, stat: Stat, links: LinkRule) -> Result<Stat, Errno> {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink || !links.follows() {
+        return Ok(stat);
+    }
+    let out = links.outside && leads_out(readlink(path, Vec::new())?.as_bytes(), 0);
+    let led = statat(CWD, path, AtFlags::empty());
+    match led {
+        _ if links.all || out => led,
+        Ok(led) if links.dirs && FileType::from_raw_mode(led.st_mode) == FileType::Directory => Ok(led),
+        _ => Ok(stat),
+    }
 }
 
 fn looks_unexpanded(typed: &[u8]) -> bool {

@@ -90,12 +90,18 @@ pub(crate) fn look_at(dir: BorrowedFd<'_>, name: &Name) -> Result<Seen, Errno> {
     statat(dir, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).map(Seen::from)
 }
 
-/// As [`look_at`], from whoever keeps the file: a network file system asks its server, whatever it has
-/// cached.
-pub(crate) fn look_surely(dir: BorrowedFd<'_>, name: &Name) -> Result<Seen, Errno> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
-    match statx(dir, name.as_bytes(), flags, StatxFlags::BASIC_STATS) {
+/// Looks at what the link `name` in `dir` leads to.
+pub(crate) fn look_through(dir: BorrowedFd<'_>, name: &Name) -> Result<Seen, Errno> {
+    statat(dir, name.as_bytes(), AtFlags::empty()).map(Seen::from)
+}
+
+/// As [`look_at`], or where it is `followed` as [`look_through`], from whoever keeps the file: a network file
+/// system asks its server, whatever it has cached.
+pub(crate) fn look_surely(dir: BorrowedFd<'_>, name: &Name, followed: bool) -> Result<Seen, Errno> {
+    let follow = if followed { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    match statx(dir, name.as_bytes(), follow | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS) {
         Ok(stat) => Ok(stat.into()),
+        Err(errno) if is_unknown(errno) && followed => look_through(dir, name),
         Err(errno) if is_unknown(errno) => look_at(dir, name),
         Err(errno) => Err(errno),
     }

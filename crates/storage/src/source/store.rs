@@ -12,10 +12,11 @@ use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 
 use super::failure::os_failure;
-use super::roots::{RootSpec, resolve_sources, source_roots};
+use super::roots::{RootSpec, resolve_sources_by, source_roots};
 use super::stat::Seen;
 use super::tree::SourceTree;
 use super::{ReadConfig, ReadEngine};
+use crate::manners::LinkRule;
 use crate::place::{PlaceError, Sources};
 use crate::store::{Capabilities, Reading, SourceNames, SourceParts, SourceStore, Stamp};
 use crate::targets::Targets;
@@ -41,8 +42,8 @@ impl Paths {
         let paths = sources.places.iter().map(|place| place.as_file().map(<[u8]>::to_vec));
         let paths = paths.collect::<Result<Vec<_>, _>>().map_err(PlaceError::misused)?;
         let (recursive, home) = (sources.recursive || sources.part.is_some(), sources.home);
-        let roots = resolve_sources(&paths, recursive, home).map_err(Failure::from)?;
-        let part = sources.part.map(|part| range_of(&roots, &part)).transpose()?;
+        let roots = resolve_sources_by(&paths, recursive, home, sources.links).map_err(Failure::from)?;
+        let part = sources.part.map(|part| range_of(&roots, &part, sources.links)).transpose()?;
         Ok(Paths { roots, part })
     }
 }
@@ -56,14 +57,15 @@ pub(crate) fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failur
 ///
 /// # Errors
 /// There are more, it is no file, or has no such part.
-fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
+fn range_of(roots: &[RootSpec], part: &Part, links: LinkRule) -> Result<FileRange, Failure> {
     let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
     let [root] = roots else {
         let text = format!("`range` takes a part of one file, and {} sources are given", roots.len());
         return Err(usage(text));
     };
     let shown = escape::within(root.path.as_os_str().as_bytes());
-    let stat = statat(CWD, &root.path, AtFlags::SYMLINK_NOFOLLOW)
+    let follow = if links.all { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    let stat = statat(CWD, &root.path, follow)
         .map(Seen::from)
         .map_err(|errno| os_failure(FailureKind::Walk, "stat", root.path.as_os_str().as_bytes(), errno))?;
     if !stat.is_file() {
@@ -118,6 +120,7 @@ impl SourceStore for Paths {
             kept,
             changed,
             no_links,
+            manners,
             keeps,
             hard_links,
             budget,
@@ -129,6 +132,7 @@ impl SourceStore for Paths {
             .on_change(changed)
             .of_part(self.part)
             .without_links(no_links)
+            .with_manners(manners)
             .keeping(keeps)
             .keeping_hard_links(hard_links);
         let tree = Arc::new(tree.kept_in(kept));

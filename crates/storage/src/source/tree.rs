@@ -3,10 +3,10 @@
 //! In: directories, files and symlinks from the walk; new fingerprints from refreshes. Out: a descriptor of
 //! any directory or file by its id, and its path for people.
 //! Invariants: an entry is reached by directory descriptors and one component at a time, never through a
-//! symlink below a source root. Memory holds what was announced and not yet forgotten, and the directories
-//! above it. No more is kept open than the two limits (a file has up to two descriptors) and one per base
-//! directory; what was closed is opened again when needed, and the caller checks that it is still the same
-//! file.
+//! symlink below a source root but one that the walk was told to follow. Memory holds what was announced and
+//! not yet forgotten, and the directories above it. No more is kept open than the two limits (a file has up
+//! to two descriptors) and one per base directory; what was closed is opened again when needed, and the
+//! caller checks that it is still the same file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -33,6 +33,7 @@ use crate::attributes::{self, Keeps};
 use crate::descriptors::{Budget, budget};
 use crate::io::IoTarget;
 use crate::layout::{Provider, device_of, provider_at};
+use crate::manners::Manners;
 use crate::targets::Targets;
 use crate::volume;
 
@@ -47,6 +48,8 @@ pub struct SourceTree {
     /// What becomes of files that change.
     changed: OnChange,
     leaves_links: bool,
+    /// What else the user says of how it is walked.
+    manners: Manners,
     /// What of extended attributes and lists is announced.
     keeps: Keeps,
     keeps_hard_links: bool,
@@ -85,6 +88,8 @@ struct System {
 struct DirNode {
     place: Place,
     name: Name,
+    /// The name is a link, and the directory is what it leads to.
+    followed: bool,
     /// Known when it was opened; before, it is that of the directory above.
     target: Option<IoTarget>,
     /// Entries and directories in it that are not forgotten.
@@ -95,6 +100,8 @@ struct DirNode {
 struct EntryNode {
     place: Place,
     name: Name,
+    /// The name is a link, and the file is what it leads to.
+    followed: bool,
     generation: Generation,
     /// `None`: a symlink.
     stamp: Option<Stamp>,
@@ -134,6 +141,15 @@ impl SourceTree {
     /// The same, of a source whose symbolic links are left out, where that is wanted.
     pub(crate) fn without_links(self, leaves_links: bool) -> SourceTree {
         SourceTree { leaves_links, ..self }
+    }
+
+    /// The same, of a source that is walked so.
+    pub(crate) fn with_manners(self, manners: Manners) -> SourceTree {
+        SourceTree { manners, ..self }
+    }
+
+    pub(crate) fn manners(&self) -> &Manners {
+        &self.manners
     }
 
     /// The same, of a source of which extended attributes or lists are kept.
@@ -194,6 +210,7 @@ impl SourceTree {
             salt: version::salt(),
             changed: OnChange::default(),
             leaves_links: false,
+            manners: Manners::default(),
             keeps: Keeps::default(),
             keeps_hard_links: false,
             part: None,
@@ -292,7 +309,19 @@ impl SourceTree {
     pub(crate) fn add_dir(&self, id: DirId, place: Place, name: Name) {
         let mut inner = self.lock();
         inner.hold(place);
-        inner.dirs.insert(id, DirNode { place, name, target: None, children: 0, forgotten: false });
+        let (followed, forgotten) = (false, false);
+        inner.dirs.insert(id, DirNode { place, name, followed, target: None, children: 0, forgotten });
+    }
+
+    /// The name of an entry that was just registered is a link that is followed. Before anybody else knows of
+    /// the entry.
+    pub(crate) fn follow(&self, id: FileId) {
+        let mut inner = self.lock();
+        if let Some(entry) = inner.entries.get_mut(&id) {
+            entry.followed = true;
+        } else if let Some(dir) = inner.dirs.get_mut(&id.as_dir()) {
+            dir.followed = true;
+        }
     }
 
     /// Keeps an open directory for reuse, as long as the limit allows.
@@ -322,8 +351,10 @@ impl SourceTree {
         let not_before = (!settle.is_zero()).then(|| Instant::now() + settle);
         let stamp = seen.map(|seen| seen.stamp);
         let generation = Generation(0);
-        let (longer, measured, attributes) = (false, None, attributes::print(values));
-        let entry = EntryNode { place, name, generation, stamp, not_before, longer, measured, attributes };
+        let attributes = attributes::print(values);
+        let (followed, longer, measured) = (false, false, None);
+        let entry =
+            EntryNode { place, name, followed, generation, stamp, not_before, longer, measured, attributes };
         let mut inner = self.lock();
         inner.hold(place);
         inner.entries.insert(id, entry);
@@ -359,6 +390,7 @@ impl SourceTree {
         Some(FileView {
             place: entry.place,
             name: entry.name.clone(),
+            followed: entry.followed,
             generation: entry.generation,
             stamp: entry.stamp?,
             dev: inner.target_at(entry.place).device(),
@@ -487,15 +519,16 @@ impl SourceTree {
                             break fd;
                         }
                         let dir = inner.dirs.get(&id).ok_or(Errno::STALE)?;
-                        missing.push((id, dir.name.clone()));
+                        missing.push((id, dir.name.clone(), dir.followed));
                         place = dir.place;
                     }
                 }
             }
         };
         // O_PATH: a directory may be passed through that may not be read.
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        while let Some((id, name)) = missing.pop() {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        while let Some((id, name, followed)) = missing.pop() {
+            let flags = if followed { flags } else { flags | OFlags::NOFOLLOW };
             fd = Arc::new(openat(&fd, name.as_bytes(), flags, Mode::empty())?);
             self.keep_dir(id, fd.clone());
         }

@@ -7,9 +7,11 @@ use std::os::fd::BorrowedFd;
 use haul_core::entry::{FileRange, Name};
 use haul_core::ids::{DirId, Generation};
 use haul_core::transfer::source::OnChange;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 
-use super::stat::Stamp;
+use super::acl;
+use super::stat::{Seen, Stamp, look_at, look_surely, look_through};
 use crate::attributes::{self, Keeps, Subject};
 
 /// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
@@ -25,6 +27,8 @@ pub(crate) enum Place {
 pub(crate) struct FileView {
     pub(crate) place: Place,
     pub(crate) name: Name,
+    /// The name is a link, and the file is what it leads to.
+    pub(super) followed: bool,
     pub(crate) generation: Generation,
     /// As `stat` shows it.
     pub(crate) stamp: Stamp,
@@ -40,6 +44,26 @@ pub(crate) struct FileView {
 }
 
 impl FileView {
+    /// How its name is opened.
+    pub(super) fn follow_flags(&self) -> OFlags {
+        if self.followed { OFlags::empty() } else { OFlags::NOFOLLOW }
+    }
+    /// Looks at it in the directory that it lies in.
+    pub(crate) fn look(&self, dir: BorrowedFd<'_>) -> Result<Seen, Errno> {
+        if self.followed { look_through(dir, &self.name) } else { look_at(dir, &self.name) }
+    }
+    /// As [`FileView::look`], from whoever keeps the file.
+    pub(super) fn look_surely(&self, dir: BorrowedFd<'_>) -> Result<Seen, Errno> {
+        look_surely(dir, &self.name, self.followed)
+    }
+    /// What was seen of it, with the mode that is to be told.
+    pub(super) fn told(&self, dir: BorrowedFd<'_>, seen: Seen) -> Seen {
+        acl::told(dir, &self.name, seen, self.followed)
+    }
+    /// What its attributes are read of.
+    pub(super) fn subject<'a>(&'a self, dir: BorrowedFd<'a>) -> Subject<'a> {
+        if self.followed { Subject::Through(dir, &self.name) } else { Subject::Name(dir, &self.name) }
+    }
     /// Bytes that are read of it.
     pub(crate) fn size(&self) -> u64 {
         self.part.map_or(self.measured.unwrap_or(self.stamp.size), |part| part.len)

@@ -62,6 +62,7 @@ impl Reads {
             patience: None,
             data_channel: DataChannel::default(),
             volumes: None,
+            links: Default::default(),
             stop: Stop::never(),
         };
         let store = volume.source(&sources).unwrap_or_else(|failure| panic!("{}", failure.text));
@@ -78,6 +79,7 @@ impl Reads {
             changed,
             no_links: false,
             hard_links: false,
+            manners: Default::default(),
             keeps: Default::default(),
             budget: budget(),
             meter: Arc::new(Meter::default()),

@@ -13,8 +13,9 @@ use rustix::fs::{FileType, readlinkat};
 use rustix::io::Errno;
 
 use crate::attributes::{self, Failed, Keeps, Subject};
+use crate::manners::{LinkRule, leads_out};
 use crate::source::acl;
-use crate::source::stat::{Seen, look_at};
+use crate::source::stat::{Seen, look_at, look_through};
 
 /// Of the attributes of one entry so much is kept until its turn comes.
 const VALUES_COST_MAX: usize = 4096;
@@ -32,6 +33,7 @@ const SLOW: Duration = Duration::from_micros(60);
 pub(super) struct Probed {
     pub(super) seen: Seen,
     pub(super) link: Option<Box<[u8]>>,
+    pub(super) what: What,
     /// What is kept of the extended attributes and lists of a file or link, and what of it could not be read.
     pub(super) values: Values,
     pub(super) unread: Vec<Failed>,
@@ -39,11 +41,44 @@ pub(super) struct Probed {
     pub(super) has_more: bool,
 }
 
+/// What was seen, where that is a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// What stands under the name.
+    Itself,
+    /// What the link leads to.
+    Followed,
+    /// A link that should be followed, and leads to nothing that can be looked at.
+    LeadsNowhere(Errno),
+    /// A link that leads out of what is copied, where such are left out.
+    LeadsOut,
+}
+
+/// How names are looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Looks {
+    pub(super) keeps: Keeps,
+    pub(super) links: LinkRule,
+    /// Directories between them and the destination's root.
+    pub(super) depth: usize,
+}
+
+impl Looks {
+    /// What the attributes of what was seen are read of.
+    fn subject<'a>(dir: BorrowedFd<'a>, name: &'a Name, what: What) -> Subject<'a> {
+        match what {
+            What::Followed => Subject::Through(dir, name),
+            _ => Subject::Name(dir, name),
+        }
+    }
+}
+
 pub(super) type Found = (Name, Result<Probed, Errno>);
 
 struct Batch {
     dir: Arc<OwnedFd>,
     names: Vec<Name>,
+    looks: Looks,
     index: usize,
     reply: Sender<(usize, Vec<Found>)>,
 }
@@ -51,75 +86,112 @@ struct Batch {
 /// The helpers, started when first needed.
 pub(super) struct Probe {
     threads: usize,
-    keeps: Keeps,
     slow: Duration,
     shares: Option<Sender<Batch>>,
 }
 
 /// Looks at one name.
-pub(super) fn probe(dir: BorrowedFd<'_>, name: &Name, keeps: Keeps) -> Result<Probed, Errno> {
-    let seen = acl::told(dir, name, look_at(dir, name)?);
-    let link = match seen.kind {
-        FileType::Symlink => Some(readlinkat(dir, name.as_bytes(), Vec::new())?.into_bytes().into()),
-        _ => None,
+pub(super) fn probe(dir: BorrowedFd<'_>, name: &Name, looks: Looks) -> Result<Probed, Errno> {
+    let keeps = looks.keeps;
+    let seen = look_at(dir, name)?;
+    let (seen, link, what) = match seen.kind {
+        FileType::Symlink => {
+            let target = readlinkat(dir, name.as_bytes(), Vec::new())?.into_bytes();
+            look_by_rule((dir, name), seen, target, looks)
+        }
+        _ => (seen, None, What::Itself),
     };
+    let seen = acl::told(dir, name, seen, what == What::Followed);
     // Those of a directory are read when it is entered.
     let has_any = matches!(seen.kind, FileType::RegularFile | FileType::Symlink);
     let (mut values, unread) = match has_any && keeps.any() {
-        true => attributes::read(Subject::Name(dir, name), seen.kind, keeps),
+        true => attributes::read(Looks::subject(dir, name, what), seen.kind, keeps),
         false => Default::default(),
     };
     let has_more = cost_of(&values) > VALUES_COST_MAX;
     if has_more {
         values.clear();
     }
-    Ok(Probed { seen, link, values, unread, has_more })
+    Ok(Probed { seen, link, what, values, unread, has_more })
 }
 
-fn probe_share(dir: &OwnedFd, names: Vec<Name>, keeps: Keeps) -> Vec<Found> {
+/// What is to be told of a link that was `seen`: it, or what it leads to.
+fn look_by_rule(
+    (dir, name): (BorrowedFd<'_>, &Name),
+    seen: Seen,
+    target: Vec<u8>,
+    Looks { links, depth, .. }: Looks,
+) -> (Seen, Option<Box<[u8]>>, What) {
+    let out = (links.outside || links.safe) && leads_out(&target, depth);
+    if links.all || (links.outside && out) {
+        return match look_through(dir, name) {
+            Ok(led) => (led, None, What::Followed),
+            Err(errno) => (seen, Some(target.into()), What::LeadsNowhere(errno)),
+        };
+    }
+    if links.dirs
+        && let Ok(led) = look_through(dir, name)
+        && led.kind == FileType::Directory
+    {
+        return (led, None, What::Followed);
+    }
+    (seen, Some(target.into()), if links.safe && out { What::LeadsOut } else { What::Itself })
+}
+
+/// Reads the attributes of what was probed once more, for more of them are to be told than were kept.
+pub(super) fn read_again(
+    dir: BorrowedFd<'_>,
+    name: &Name,
+    probed: &Probed,
+    keeps: Keeps,
+) -> (Values, Vec<Failed>) {
+    attributes::read(Looks::subject(dir, name, probed.what), probed.seen.kind, keeps)
+}
+
+fn probe_share(dir: &OwnedFd, names: Vec<Name>, looks: Looks) -> Vec<Found> {
     names
         .into_iter()
         .map(|name| {
-            let probed = probe(dir.as_fd(), &name, keeps);
+            let probed = probe(dir.as_fd(), &name, looks);
             (name, probed)
         })
         .collect()
 }
 
 impl Probe {
-    pub(super) fn new(threads: usize, keeps: Keeps) -> Probe {
-        Probe { threads: threads.min(THREADS_MAX), keeps, slow: SLOW, shares: None }
+    pub(super) fn new(threads: usize) -> Probe {
+        Probe { threads: threads.min(THREADS_MAX), slow: SLOW, shares: None }
     }
 
     /// Looks at all of `names`; the answers are in their order.
-    pub(super) fn probe_all(&mut self, dir: &Arc<OwnedFd>, mut names: Vec<Name>) -> Vec<Found> {
+    pub(super) fn probe_all(&mut self, dir: &Arc<OwnedFd>, mut names: Vec<Name>, looks: Looks) -> Vec<Found> {
         let rest = names.split_off(names.len().min(SAMPLE));
         let start = Instant::now();
         let sampled = names.len() as u32;
-        let mut found = probe_share(dir, names, self.keeps);
+        let mut found = probe_share(dir, names, looks);
         if rest.is_empty() {
             return found;
         }
         if self.threads < 2 || start.elapsed() / sampled.max(1) < self.slow || !self.have_threads() {
-            found.extend(probe_share(dir, rest, self.keeps));
+            found.extend(probe_share(dir, rest, looks));
             return found;
         }
-        found.extend(self.share_out(dir, rest));
+        found.extend(self.share_out(dir, rest, looks));
         found
     }
 
-    fn share_out(&self, dir: &Arc<OwnedFd>, names: Vec<Name>) -> Vec<Found> {
+    fn share_out(&self, dir: &Arc<OwnedFd>, names: Vec<Name>, looks: Looks) -> Vec<Found> {
         let shares = names.len().div_ceil(SHARE);
         // Room for every answer: no helper waits for us while we wait for it.
         let (reply, replies) = bounded(shares);
         let mut names = names.into_iter();
         for index in 0..shares {
             let names: Vec<Name> = names.by_ref().take(SHARE).collect();
-            let share = Batch { dir: dir.clone(), names, index, reply: reply.clone() };
+            let share = Batch { dir: dir.clone(), names, looks, index, reply: reply.clone() };
             let sender = self.shares.as_ref().expect("share_out follows have_threads");
             if let Err(lost) = sender.send(share) {
                 let share = lost.into_inner();
-                let _ = share.reply.send((index, probe_share(&share.dir, share.names, self.keeps)));
+                let _ = share.reply.send((index, probe_share(&share.dir, share.names, looks)));
             }
         }
         drop(reply);
@@ -138,11 +210,10 @@ impl Probe {
         let started = (0..self.threads)
             .filter(|i| {
                 let receiver: Receiver<Batch> = receiver.clone();
-                let keeps = self.keeps;
                 let help = move || {
                     for share in receiver {
                         // Nobody waits for the answer any more if this fails.
-                        let found = probe_share(&share.dir, share.names, keeps);
+                        let found = probe_share(&share.dir, share.names, share.looks);
                         let _ = share.reply.send((share.index, found));
                     }
                 };
@@ -179,11 +250,12 @@ mod tests {
         let show = |found: Vec<Found>| -> Vec<_> {
             found.into_iter().map(|(name, p)| (name, p.map(|p| p.seen.stamp))).collect()
         };
-        let alone = show(Probe::new(0, Keeps::default()).probe_all(&dir, names.clone()));
-        let mut shared = Probe::new(4, Keeps::default());
+        let looks = Looks::default();
+        let alone = show(Probe::new(0).probe_all(&dir, names.clone(), looks));
+        let mut shared = Probe::new(4);
         shared.slow = Duration::ZERO;
         for _ in 0..3 {
-            assert_eq!(show(shared.probe_all(&dir, names.clone())), alone);
+            assert_eq!(show(shared.probe_all(&dir, names.clone(), looks)), alone);
         }
         assert!(shared.shares.is_some());
         for (i, (name, found)) in alone.into_iter().enumerate() {

@@ -65,12 +65,22 @@ impl Room {
         path
     }
 
-    /// Makes the file `name` with this content in this room.
+    /// Makes the file `name` with this content in this room, and the directories above it.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.at(name);
+        std::fs::create_dir_all(path.parent().expect("it lies in the room")).expect("make directories");
         std::fs::write(&path, content).expect("write a file");
         path
     }
+}
+
+/// Makes a tree look old, links and all: rsync sets no time that differs within its second alone.
+pub fn age(tree: &Path) {
+    let done = std::process::Command::new("find")
+        .arg(tree)
+        .args(["-exec", "touch", "-h", "-d", "2020-02-02 02:02:02", "{}", "+"])
+        .status();
+    assert!(done.expect("run find").success());
 }
 
 impl Drop for Room {

@@ -63,6 +63,7 @@ pub(crate) fn store_of(request: &SinkRequest, stop: Stop) -> Result<Box<dyn Sink
         volumes: request.volumes.as_deref(),
         patience: request.patience,
         retry: request.retry.clone(),
+        links: request.links,
         stop,
     })?;
     let can = store.capabilities();

@@ -93,6 +93,7 @@ pub(super) fn set_up(
         data_channel: options.data_channel,
         volumes: request.volumes.as_deref(),
         trust: options.resume == Resume::Trust,
+        links: options.link_rule(),
         stop: opening.stop(),
     };
     let told = stores::source(&sources).and_then(|store| Ok((store.roots()?, store)));

@@ -20,6 +20,7 @@ use crate::driver::spill::Spill;
 use crate::driver::{EPOCH, held};
 use crate::options::{Resume, Verify};
 use haul_base::buffer::Pool;
+use haul_storage::manners::Manners;
 use haul_storage::store::{Keeps, Reading, SourceParts};
 use haul_transport::Link;
 
@@ -46,6 +47,7 @@ pub(super) fn start(
         kept: setup.kept,
         changed,
         no_links: options.no_links,
+        manners: Manners { sink_here: request.sink_here.clone(), ..options.manners()? },
         keeps: Keeps { xattrs: options.xattrs, acls: options.acls },
         hard_links: agreed.hard_links,
         budget: request.claim.budget(),

@@ -41,8 +41,11 @@ pub(super) struct Walked {
     /// Files of copies into the source, which are not copied, and special files.
     left_out: LeftOut,
     special: LeftOut,
-    /// Symbolic links, where none are wanted.
+    /// Symbolic links, where none are wanted, or none that lead out of what is copied.
     links: LeftOut,
+    outside: LeftOut,
+    /// Directories of other file systems, where these are not entered.
+    mounted: LeftOut,
 }
 
 impl Walked {
@@ -60,6 +63,8 @@ impl Walked {
             left_out: LeftOut::default(),
             special: LeftOut::default(),
             links: LeftOut::default(),
+            outside: LeftOut::default(),
+            mounted: LeftOut::default(),
         }
     }
 
@@ -148,6 +153,16 @@ impl Walked {
                 WalkItem::Gone(failure) => machine.handle_gone(failure),
                 WalkItem::NotKept(not_kept) => {
                     let which = match not_kept.what {
+                        // The report of an end has no number for these: where they are named they are
+                        // counted.
+                        NotKeptWhat::LinkOut => {
+                            self.outside.add(&not_kept.path);
+                            continue;
+                        }
+                        NotKeptWhat::Mounted => {
+                            self.mounted.add(&not_kept.path);
+                            continue;
+                        }
                         NotKeptWhat::HardLink => NotKept::HardLink,
                         NotKeptWhat::Debris => {
                             self.left_out.add(&not_kept.path);
@@ -180,7 +195,12 @@ impl Walked {
         let ours = self.left_out.in_words("files of copies into the source");
         let special = self.special.in_words("fifos, sockets, devices");
         let links = self.links.in_words("symbolic links");
-        let named = [(LEFT_OUT, ours), (SKIPPED, special), (SKIPPED, links)].into_iter();
+        let counted = |left: &LeftOut, what: &str| left.in_words(&format!("{what}: {}", left.count()));
+        let outside = counted(&self.outside, "symbolic links that lead out of what is copied");
+        let mounted = counted(&self.mounted, "other file systems, of which nothing was copied");
+        let named =
+            [(LEFT_OUT, ours), (SKIPPED, special), (SKIPPED, links), (SKIPPED, outside), (SKIPPED, mounted)]
+                .into_iter();
         named.filter_map(|(name, text)| Some((name.to_owned(), text?)))
     }
 }

@@ -38,6 +38,7 @@ const PLAIN: Protection = Protection {
     in_place: false,
     metadata: false,
     hard_links: false,
+    manners: false,
 };
 
 const RUN: Run = Run {

@@ -59,6 +59,7 @@ fn begun(server: &TestServer, dir: &Path) -> (SourceParts, Receiver<SourceComple
         patience: Some(Duration::from_secs(3600)),
         data_channel: DataChannel::default(),
         volumes: None,
+        links: Default::default(),
         stop: Stop::never(),
     };
     let (post, posted) = unbounded();
@@ -75,6 +76,7 @@ fn begun(server: &TestServer, dir: &Path) -> (SourceParts, Receiver<SourceComple
         changed: OnChange::Fail,
         no_links: false,
         hard_links: false,
+        manners: Default::default(),
         keeps: Default::default(),
         budget: budget(),
         meter: Arc::new(Meter::default()),

@@ -278,6 +278,7 @@ impl Sink {
     pub(super) fn make_link(&self, item: &LinkItem) -> Result<Change, Failure> {
         self.check_owner()?;
         let file = &item.file;
+        self.tree.may_link(file.parent, &file.name, &item.target)?;
         let dir = self.tree.dirfd(file.parent)?;
         let found = self.look_for_link(item, &dir)?;
         // One that says the same already stays: a second run changes nothing.
@@ -413,6 +414,7 @@ impl Sink {
     ) -> Result<(), Failure> {
         let fail = |what, errno| self.unmade_link(item, dir, FailureKind::Metadata, what, errno);
         let inode = inode_of(&rustix::fs::fstat(held).map_err(|errno| fail("stat", errno))?);
+        self.tree.link_comes(inode);
         let result = self
             .set_link_meta(held.as_fd(), &item.meta, item.owner)
             .map_err(|(what, errno)| fail(what, errno))

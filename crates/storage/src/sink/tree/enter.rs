@@ -1,7 +1,8 @@
 //! One directory of the destination: found or made, and opened, in the one above that is open.
 //!
 //! What must hold: what stands there is looked at before it is entered; one that is ours and closed to us is
-//! opened to us, and that is noted before.
+//! opened to us, and that is noted before. A link is followed only where the user wants that, and then by
+//! [`standing`](super::standing) alone; what it leads to is not opened to us.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, Mode, Stat};
 use rustix::io::Errno;
 
+use super::standing::CAME;
 use super::{DirState, Node, SinkTree, not_a_directory};
 use crate::io::IoTarget;
 use crate::sink::fold::is_exact;
@@ -31,7 +33,8 @@ impl SinkTree {
             DirState::Failed(failure) => return Err(failure.clone()),
             _ if self.looks && !haul_mutant::removed("dry-run-looks-only") => {
                 self.jail.stat(parent, &node.name).and_then(|stat| {
-                    let opened = self.jail.open_dir(parent, &node.name);
+                    let opened = self.open_dir(parent, &node.name, id);
+                    let stat = stood(stat, opened.as_ref().ok())?;
                     if would_be_opened(&stat, opened.as_ref().err()) {
                         slot.closed = true;
                     }
@@ -64,8 +67,8 @@ impl SinkTree {
                 let failure = match errno {
                     Errno::NOTUNIQ => self.folded(node.parent, &node.name),
                     Errno::NOTDIR | Errno::LOOP => match self.jail.stat(parent, &node.name) {
-                        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
-                            a_link(&path)
+                        Ok(stat) if is_link(&stat) => {
+                            a_link(&path, self.standing.as_ref().map(|_| errno == CAME))
                         }
                         _ => not_a_directory(&path),
                     },
@@ -113,8 +116,12 @@ impl SinkTree {
         name: &Name,
         id: DirId,
     ) -> rustix::io::Result<OwnedFd> {
-        let stands =
-            || self.jail.stat(parent, name).and_then(|stat| Ok((self.open(parent, name, id)?, stat)));
+        let stands = || {
+            let stat = self.jail.stat(parent, name)?;
+            let fd = self.open(parent, name, id)?;
+            let stat = stood(stat, Some(&fd))?;
+            Ok((fd, stat))
+        };
         let (fd, stood) = match self.jail.make_dir(parent, name) {
             Ok(()) => {
                 *state = DirState::There { created: true, stood: None };
@@ -133,10 +140,27 @@ impl SinkTree {
         Ok(fd)
     }
 
+    /// Opens a directory that stands there, or, where that is wanted, what a link that stands there leads to.
+    fn open_dir(&self, parent: &OwnedFd, name: &Name, id: DirId) -> rustix::io::Result<OwnedFd> {
+        match (self.jail.open_dir(parent, name), &self.standing) {
+            (Err(Errno::NOTDIR | Errno::LOOP), Some(standing)) => {
+                standing.open(parent, name, id).map_err(|errno| match errno {
+                    // Nothing is made where it leads.
+                    Errno::NOENT => Errno::NOTDIR,
+                    errno => errno,
+                })
+            }
+            (opened, _) => opened,
+        }
+    }
+
     /// Opens a directory that stood there before. Where it is ours and closed to us, it is opened to us until
     /// it is finished, for read-only directories are legal and must be filled.
     fn open(&self, parent: &OwnedFd, name: &Name, id: DirId) -> rustix::io::Result<OwnedFd> {
-        let fd = match self.jail.open_dir(parent, name) {
+        let is_followed =
+            || self.standing.is_some() && self.jail.stat(parent, name).is_ok_and(|stat| is_link(&stat));
+        let fd = match self.open_dir(parent, name, id) {
+            Err(Errno::ACCESS) if is_followed() => return Err(Errno::ACCESS),
             Err(Errno::ACCESS) => {
                 return self.jail.open_dir_by_force(parent, name, |stat| self.before_widening(id, stat));
             }
@@ -145,7 +169,7 @@ impl SinkTree {
         let me = rustix::process::geteuid();
         if !me.is_root() {
             let stat = rustix::fs::fstat(&fd)?;
-            if stat.st_uid == me.as_raw() && stat.st_mode & 0o300 != 0o300 {
+            if stat.st_uid == me.as_raw() && stat.st_mode & 0o300 != 0o300 && !is_followed() {
                 self.before_widening(id, &stat)?;
                 rustix::fs::fchmod(&fd, Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU)?;
             }
@@ -163,13 +187,30 @@ fn would_be_opened(stat: &Stat, denied: Option<&Errno>) -> bool {
     ours && (denied == Some(&Errno::ACCESS) || (denied.is_none() && !searchable))
 }
 
-fn a_link(path: &str) -> Failure {
-    fault::failure(
-        FailureKind::Create,
-        Errno::NOTDIR.raw_os_error(),
-        format!(
-            "{path} is a symbolic link where a directory should go, and no link below the destination is followed; remove the link, or \
-             copy to where it leads"
-        ),
-    )
+fn is_link(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
+}
+
+/// What stood there: what was seen, or what was opened where that is a link.
+fn stood(seen: Stat, opened: Option<&OwnedFd>) -> rustix::io::Result<Stat> {
+    match opened {
+        Some(fd) if is_link(&seen) => rustix::fs::fstat(fd),
+        _ => Ok(seen),
+    }
+}
+
+/// `came`: where links that stand there are followed, whether this one came with the copy.
+fn a_link(path: &str, came: Option<bool>) -> Failure {
+    let why = match came {
+        None => {
+            "and no link below the destination is followed; remove the link, or copy to where it leads (or follow such links with \
+             `keep_dirlinks`)"
+        }
+        Some(true) => {
+            "and it, or one that it leads through, came with this copy, or may have: only what stood there before is followed"
+        }
+        Some(false) => "and it leads to no directory; remove the link",
+    };
+    let text = format!("{path} is a symbolic link where a directory should go, {why}");
+    fault::failure(FailureKind::Create, Errno::NOTDIR.raw_os_error(), text)
 }

@@ -1,0 +1,108 @@
+//! `--retry-from`: what an earlier run did not copy, and nothing else.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::Room;
+use crate::support::compare::{ALL, assert_no_debris, assert_same};
+use crate::support::run::Haul;
+use crate::support::way::{Way, contents};
+
+/// A tree, and a destination where directories stand at the names of two of its files.
+fn half_way(room: &Room) {
+    for file in ["a", "b/c", "b/d", "e/f/g", "e/f/h"] {
+        room.file(&format!("data/{file}"), file);
+    }
+    for file in ["data/b/c", "data/e/f/g"] {
+        room.dir(&format!("sink/{file}"));
+    }
+}
+
+fn option(name: &str, list: &Path) -> String {
+    format!("--{name}={}", list.display())
+}
+
+/// Goal: what failed is copied again, and nothing else is looked at; the list may be renewed in its place.
+/// Method: a run in which two files fail; then what is in their way goes, and so does what a whole run would
+/// copy again; directories by name and by their contents.
+#[test]
+fn what_failed_is_copied_alone() {
+    for way in Way::all() {
+        let room = Room::new();
+        half_way(&room);
+        let (list, sink) = (room.at("list"), room.at("sink"));
+        let copy = |more: &[&str]| {
+            let options = [&["-r"][..], more].concat();
+            way.cp(&options, &[room.at("data")], &sink).run().sane()
+        };
+        copy(&[&option("failures", &list)]).exits(3);
+        assert_eq!(fs::read_to_string(&list).expect("a list").lines().count(), 2);
+        for stands in ["data/b/c", "data/e/f/g"] {
+            fs::remove_dir(sink.join(stands)).expect("rmdir");
+        }
+        fs::remove_file(sink.join("data/a")).expect("rm");
+        let ended = copy(&[&option("retry-from", &list), &option("failures", &list)]).exits(0).summary();
+        assert_eq!((ended.number("files"), ended.number("unchanged")), (2, 0), "{}", way.name());
+        assert_eq!(fs::read_to_string(&list).expect("a list"), "");
+        assert!(!sink.join("data/a").exists(), "it had not failed");
+        assert_eq!(fs::read(sink.join("data/e/f/g")).expect("read"), b"e/f/g");
+        // A list of nothing is nothing to do.
+        let ended = copy(&[&option("retry-from", &list)]).exits(0).summary();
+        assert_eq!((ended.number("files"), ended.number("dirs")), (0, 0));
+        copy(&[]).exits(0);
+        assert_same(&room.at("data"), &sink.join("data"), ALL);
+        // Contents, whose paths have no directory of the source in them.
+        let inner = room.dir("inner");
+        let list = room.file("list", "{\"path\":\"e/f\"}\n{\"path\":\"b/d\"}\n");
+        let words = ["-r", &option("retry-from", &list)];
+        way.cp(&words, &[contents(&room.at("data"))], &inner).run().sane().exits(0);
+        assert!(inner.join("e/f/h").exists() && inner.join("b/d").exists());
+        assert!(!inner.join("a").exists() && !inner.join("b/c").exists());
+        assert_no_debris(&inner);
+    }
+}
+
+/// Goal: what is not there any more is told, by its name and as vanished.
+#[test]
+fn what_is_gone_is_told() {
+    for way in Way::all() {
+        let room = Room::new();
+        half_way(&room);
+        let sink = room.dir("sink2");
+        let list = room
+            .file("list", "{\"path\":\"data/b/gone\"}\n{\"path\":\"data/no/such\"}\n{\"path\":\"data/a\"}\n");
+        let words = ["-r", &option("retry-from", &list)];
+        let ended = way.cp(&words, &[room.at("data")], &sink).run().sane().exits(4);
+        let summary = ended.says("data/b/gone").says("data/no/such").says("not there any more").summary();
+        assert_eq!((summary.number("files"), summary.number("failed")), (1, 2), "{}", way.name());
+        assert_eq!(fs::read(sink.join("data/a")).expect("read"), b"a");
+    }
+}
+
+/// Goal: a list that does not name all that failed is refused, as is what is none; nothing is copied then.
+#[test]
+fn lists_that_are_not_whole_are_refused() {
+    let room = Room::new();
+    half_way(&room);
+    for (text, why) in [
+        (
+            "{\"stage\":\"run\",\"errno\":28,\"text\":\"no space\",\"whole\":false}\n",
+            "before all was tried (no space)",
+        ),
+        ("data/a\n", "line 1 is none of a list"),
+        ("{\"path\":\"data/../../a\"}\n", "no path at the destination"),
+    ] {
+        let list = room.file("list", text);
+        let sink = room.at("new");
+        let copy = Haul::cp(["-r", &option("retry-from", &list)]).args([room.at("data"), sink.clone()]);
+        copy.run().sane().exits(2).says(why);
+        assert!(!sink.join("data").exists(), "{text}");
+    }
+    let missing = option("retry-from", &room.at("none"));
+    Haul::cp(["-r", &missing])
+        .args([room.at("data"), room.at("new")])
+        .run()
+        .sane()
+        .exits(2)
+        .says("No such file");
+}

@@ -1,0 +1,203 @@
+//! Links to directories that stand at the destination, where the user wants them to be taken for these.
+//!
+//! In: the inodes of links that this copy makes; the name of a link where a directory should go. Out: the
+//! directory that it leads to, open.
+//! What must hold: no link is followed that came with this copy, nor one that leads through such a one,
+//! whenever it comes: a source could else write wherever its links lead. So each link on the way is held,
+//! told by its inode, and read while it is held; nothing is resolved by anybody else. Of a copy that is begun
+//! again the links of the attempts before count as its own, by their ctime. A directory that was followed
+//! once is followed again by the same link alone, and only to the same directory.
+//! Bounds: the inodes of [`CAME_MAX`] links are kept; when more have come, none is followed any more.
+//! Left out: links that an earlier command brought, which nobody can tell from those of the user. Where the
+//! clock of a file server is two seconds behind this host's, those of an earlier attempt.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use haul_core::entry::{Name, Timestamp};
+use haul_core::ids::DirId;
+use haul_core::transfer::op::Inode;
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+use rustix::io::{Errno, Result};
+
+use crate::sink::lock;
+use crate::sink::stat::{inode_of, seen_of};
+
+/// Links of one copy that are told from others.
+const CAME_MAX: usize = 1 << 20;
+/// Links behind each other that are followed, as many as Linux does.
+const LINKS_MAX: usize = 40;
+/// Times of files are this coarse at most.
+const GRAIN: Duration = Duration::from_secs(2);
+
+/// Why a link is not followed.
+pub(super) const CAME: Errno = Errno::LOOP;
+
+/// See the module.
+pub(super) struct Standing {
+    came: Mutex<HashSet<Inode>>,
+    /// Links that are younger may have come with an earlier attempt.
+    before: Option<Timestamp>,
+    /// Of directories that were entered so: the link, and where it led.
+    followed: Mutex<HashMap<DirId, (Inode, Inode)>>,
+}
+
+impl Standing {
+    /// `begun`: how long before `now` the first attempt began, if this is another.
+    pub(super) fn new(begun: Option<Duration>, now: Timestamp) -> Standing {
+        let before = begun.map(|ago| {
+            let ago = i64::try_from((ago + GRAIN).as_secs() + 1).unwrap_or(i64::MAX);
+            Timestamp { secs: now.secs.saturating_sub(ago), nanos: 0 }
+        });
+        Standing { came: Mutex::default(), before, followed: Mutex::default() }
+    }
+
+    /// This copy made the link, which has no name yet.
+    pub(super) fn comes(&self, inode: Inode) {
+        let mut came = lock(&self.came);
+        if came.len() < CAME_MAX {
+            came.insert(inode);
+        }
+    }
+
+    /// The directory is over.
+    pub(super) fn forget(&self, id: DirId) {
+        lock(&self.followed).remove(&id);
+    }
+
+    /// Opens what the link `name` in `parent` leads to.
+    ///
+    /// # Errors
+    /// [`CAME`]: it, or one on its way, came with this copy. `ENOTDIR`: it leads to no directory. `ESTALE`:
+    /// not to the one that it led to.
+    pub(super) fn open(&self, parent: &OwnedFd, name: &Name, id: DirId) -> Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut at = openat(parent, c".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut ahead: VecDeque<Vec<u8>> = VecDeque::from([name.as_bytes().to_vec()]);
+        let (mut links, mut first) = (0, None);
+        while let Some(part) = ahead.pop_front() {
+            let next = openat(&at, &part[..], flags, Mode::empty())?;
+            let stat = fstat(&next)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+                at = next;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX || (self.has_come(&stat) && !haul_mutant::removed("links-that-came")) {
+                return Err(CAME);
+            }
+            first.get_or_insert(inode_of(&stat));
+            let target = readlinkat(&next, c"", Vec::new())?.into_bytes();
+            if target.starts_with(b"/") {
+                at = openat(CWD, c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            }
+            let parts = target.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+            parts.rev().for_each(|part| ahead.push_front(part.to_vec()));
+        }
+        let link = first.ok_or(Errno::NOTDIR)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(&at, c".", flags, Mode::empty())?;
+        let leads = (link, inode_of(&fstat(&dir)?));
+        match *lock(&self.followed).entry(id).or_insert(leads) == leads {
+            true => Ok(dir),
+            false => Err(Errno::STALE),
+        }
+    }
+
+    fn has_come(&self, link: &Stat) -> bool {
+        let came = lock(&self.came);
+        let before = self.before.filter(|_| !haul_mutant::removed("links-of-earlier-attempts"));
+        let young = before.is_some_and(|before| seen_of(link).ctime >= before);
+        young || came.len() >= CAME_MAX || came.contains(&inode_of(link))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::path::Path;
+
+    use super::*;
+    use crate::jail::Jail;
+
+    const NOW: Timestamp = Timestamp { secs: 0, nanos: 0 };
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).expect("a legal name")
+    }
+
+    fn inode(path: &Path) -> Inode {
+        let stat = fs::symlink_metadata(path).expect("stat");
+        Inode { dev: stat.dev(), ino: stat.ino() }
+    }
+
+    /// Goal: a link that stood there leads to its directory, by whatever way; one that came, or leads through
+    /// one that came, to none.
+    /// Method: relative, absolute and chained links, with dots; the last of a chain comes with the copy.
+    #[test]
+    fn links_that_came_are_not_followed() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let base = dir.path();
+        fs::create_dir_all(base.join("root/in")).expect("mkdir");
+        fs::create_dir_all(base.join("elsewhere/deep")).expect("mkdir");
+        fs::write(base.join("elsewhere/file"), "x").expect("write");
+        let link = |to: &str, at: &str| symlink(to, base.join("root").join(at)).expect("symlink");
+        link("in", "near");
+        link("../elsewhere/./deep/", "up");
+        link(base.join("elsewhere/deep").to_str().expect("text"), "whole");
+        link("../elsewhere/deep/..", "dots");
+        link("chain2", "chain1");
+        link("up", "chain2");
+        link("../elsewhere/file", "file");
+        link("nowhere", "dangling");
+        link("loop", "loop");
+        let root = Jail::open_root(&base.join("root")).expect("root");
+        let standing = Standing::new(None, NOW);
+        let opens = |at: &str, id| standing.open(&root, &name(at), DirId(id));
+        let leads = |at: &str, id| inode_of(&fstat(opens(at, id).expect(at)).expect("stat"));
+        assert_eq!(leads("near", 1), inode(&base.join("root/in")));
+        for (id, at) in (2..).zip(["up", "whole", "chain1"]) {
+            assert_eq!(leads(at, id), inode(&base.join("elsewhere/deep")), "{at}");
+        }
+        assert_eq!(leads("dots", 9), inode(&base.join("elsewhere")));
+        for (id, (at, why)) in (20..).zip([
+            ("file", Errno::NOTDIR),
+            ("dangling", Errno::NOENT),
+            ("loop", Errno::LOOP),
+            ("in", Errno::NOTDIR),
+        ]) {
+            assert_eq!(opens(at, id).expect_err(at), why, "{at}");
+        }
+        standing.comes(inode(&base.join("root/up")));
+        assert_eq!(opens("up", 30).expect_err("it came"), CAME);
+        assert_eq!(opens("chain1", 31).expect_err("it leads through one that came"), CAME);
+        leads("near", 1);
+        // The same directory again, by another link.
+        fs::remove_file(base.join("root/near")).expect("rm");
+        link("../elsewhere", "near");
+        assert_eq!(opens("near", 1).expect_err("another link"), Errno::STALE);
+        standing.forget(DirId(1));
+        leads("near", 1);
+    }
+
+    /// Goal: what may have come with an earlier attempt is not followed.
+    #[test]
+    fn links_of_earlier_attempts_are_not_followed() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        fs::create_dir(dir.path().join("in")).expect("mkdir");
+        symlink("in", dir.path().join("link")).expect("symlink");
+        let ctime = fs::symlink_metadata(dir.path().join("link")).expect("stat").ctime();
+        let root = Jail::open_root(dir.path()).expect("root");
+        let opens = |begun, secs| {
+            let standing = Standing::new(begun, Timestamp { secs, nanos: 0 });
+            standing.open(&root, &name("link"), DirId(1)).map(drop)
+        };
+        let minute = Some(Duration::from_secs(60));
+        assert_eq!(opens(None, ctime), Ok(()));
+        assert_eq!(opens(minute, ctime + 50), Err(CAME));
+        assert_eq!(opens(minute, ctime + 70), Ok(()));
+    }
+}
