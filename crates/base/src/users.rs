@@ -138,6 +138,94 @@ pub fn look_up(name: &str, within: Duration) -> Result<Option<(u32, u32, Vec<u32
     Ok(groups.map(|groups| (uid, gid, groups)))
 }
 
+/// Whose numbers and names these are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    User,
+    Group,
+}
+
+impl Who {
+    /// The database, the file that stands for it, and how many are asked for at a time: a group comes with
+    /// all of its members.
+    fn table(self) -> (&'static str, &'static str, usize) {
+        match self {
+            Who::User => ("passwd", "/etc/passwd", 128),
+            Who::Group => ("group", "/etc/group", 8),
+        }
+    }
+}
+
+/// The names of these users, or groups, as far as they have any. No longer than `within` is waited for
+/// whoever keeps them.
+///
+/// # Errors
+/// Nobody said so in time.
+pub fn names_of(who: Who, ids: &[u32], within: Duration) -> Result<Vec<(u32, String)>, TooLate> {
+    let mut names = Vec::new();
+    let keys: Vec<String> = ids.iter().map(u32::to_string).collect();
+    each_entry(who, &keys, within, |name, id| {
+        if ids.contains(&id) && !names.iter().any(|(known, _)| *known == id) {
+            names.push((id, name.to_owned()));
+        }
+    })?;
+    Ok(names)
+}
+
+/// The numbers of the users, or groups, of these names, as far as there are any. No longer than `within` is
+/// waited for whoever keeps them.
+///
+/// # Errors
+/// Nobody said so in time.
+pub fn numbers_of(who: Who, names: &[&str], within: Duration) -> Result<Vec<(String, u32)>, TooLate> {
+    // What is a number is looked up as one.
+    let is_name = |name: &&&str| name.bytes().any(|byte| !byte.is_ascii_digit());
+    let keys: Vec<String> = names.iter().filter(is_name).map(|name| (*name).to_owned()).collect();
+    let mut numbers: Vec<(String, u32)> = Vec::new();
+    each_entry(who, &keys, within, |name, id| {
+        if keys.iter().any(|key| key == name) && !numbers.iter().any(|(known, _)| known == name) {
+            numbers.push((name.to_owned(), id));
+        }
+    })?;
+    Ok(numbers)
+}
+
+/// Calls `each` with name and number of what there is of these keys, and perhaps of others.
+fn each_entry(
+    who: Who,
+    keys: &[String],
+    within: Duration,
+    mut each: impl FnMut(&str, u32),
+) -> Result<(), TooLate> {
+    let until = Instant::now() + within;
+    let (database, file, at_a_time) = who.table();
+    for keys in keys.chunks(at_a_time) {
+        let mut getent = Command::new("getent");
+        if rustix::process::geteuid().is_root() {
+            getent.env("PATH", PATH_OF_ROOT);
+        }
+        getent.args([database, "--"]).args(keys);
+        let table = match ask(getent, until) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Err(TooLate),
+            Err(_) => fs::read(file).unwrap_or_default(),
+            Ok((_, table)) => table,
+        };
+        entries_in(&table).for_each(|(name, id)| each(name, id));
+    }
+    Ok(())
+}
+
+/// Names and numbers of lines as `/etc/passwd` and `/etc/group` have them.
+fn entries_in(table: &[u8]) -> impl Iterator<Item = (&str, u32)> {
+    table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let name = std::str::from_utf8(fields.next()?).ok()?;
+        let id = std::str::from_utf8(fields.nth(1)?).ok()?.parse().ok()?;
+        let fits = !name.is_empty() && name.len() < NAME_LEN_MAX && !name.starts_with('-');
+        (fits && !name.chars().any(char::is_control)).then_some((name, id))
+    })
+}
+
 /// What a program says on its standard output, and whether it ended well. It does not live on behind this.
 fn ask(mut command: Command, until: Instant) -> io::Result<(bool, Vec<u8>)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
@@ -287,6 +375,23 @@ mod tests {
         let root = look_up("root", late).expect("in time").expect("there is root");
         assert_eq!((root.0, root.1), (0, 0));
         assert_eq!(look_up("no-such-user", late), Ok(None));
+    }
+
+    /// Goal: names and numbers of many come at once, each that of its whole key, and none for what is a
+    /// number.
+    #[test]
+    fn names_and_numbers_come_together() {
+        let table =
+            b"root:x:0:0:root:/root:/bin/sh\nbin:x:2:2::/:\n-odd:x:3:3::/:\nshort:x\nno:x:-1:\n:x:5:5:\n";
+        assert!(entries_in(table).eq([("root", 0), ("bin", 2)]));
+        assert!(entries_in(b"users:x:100:a,b\n").eq([("users", 100)]));
+        let late = Duration::from_secs(60);
+        assert_eq!(names_of(Who::User, &[0], late), Ok(vec![(0, "root".to_owned())]));
+        assert_eq!(
+            numbers_of(Who::Group, &["root", "no-such-group", "0"], late),
+            Ok(vec![("root".to_owned(), 0)])
+        );
+        assert_eq!(names_of(Who::User, &[4_000_000_007], late), Ok(Vec::new()));
     }
 
     /// Goal: a user is named by the whole number alone.

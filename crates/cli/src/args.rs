@@ -66,7 +66,7 @@ pub struct Cp {
     #[arg(short, long, overrides_with = "recursive")]
     pub recursive: bool,
 
-    /// Like -r, and keep owner and group where that is allowed
+    /// Like -r, and keep owner and group where that is allowed, and devices, FIFOs and sockets (-D)
     ///
     /// Mode, times and symlinks are always kept; ACLs, extended attributes and hard links are not, as rsync
     /// -a keeps none of them either (see -A, -X and -H). Default: files belong to whoever writes them.
@@ -93,12 +93,43 @@ pub struct Cp {
 
     /// Keep hard links: names of one file are names of one file at the destination, and its data moves once
     ///
-    /// Names that are copied by this command, from any of its sources; also of symbolic links. Files that are
-    /// one at the destination and several at the source are not made several, as with rsync. What cannot be
-    /// a name there becomes a file of its own, and is an error of that (exit code 3). Not at servers and in
-    /// volumes, where each name becomes a file. Default: each name becomes a file, and they are counted.
+    /// Names that are copied by this command, from any of its sources; also of symbolic links, devices, FIFOs
+    /// and sockets. Files that are one at the destination and several at the source are not made several, as
+    /// with rsync. What cannot be a name there becomes a file of its own, and is an error of that (exit code
+    /// 3). Not at servers and in volumes, where each name becomes a file. Default: each name becomes a file,
+    /// and they are counted.
     #[arg(short = 'H', long, overrides_with = "hard_links")]
     pub hard_links: bool,
+
+    /// With -a, keep owner and group by number, whatever they are called
+    ///
+    /// Default: between two hosts by name, where the destination's host knows the name, else by number; root
+    /// by number. Users and groups in ACLs are kept by number.
+    #[arg(long, overrides_with = "numeric_ids")]
+    pub numeric_ids: bool,
+
+    /// Like --devices --specials: devices, FIFOs and sockets as such (with -a where that is possible)
+    ///
+    /// None is opened at either end. Root alone can make devices. What cannot be made is an error of its
+    /// entry (exit code 3); with -a alone it is left out, and counted.
+    #[arg(short = 'D', overrides_with = "special_files")]
+    pub special_files: bool,
+
+    /// Make block and character devices as they are at the source, and copy nothing of what they give
+    #[arg(long, overrides_with_all = ["devices", "no_devices"])]
+    pub devices: bool,
+
+    /// Leave devices out, also with -a
+    #[arg(long, overrides_with_all = ["no_devices", "devices"])]
+    pub no_devices: bool,
+
+    /// Make FIFOs and sockets as they are at the source
+    #[arg(long, overrides_with_all = ["specials", "no_specials"])]
+    pub specials: bool,
+
+    /// Leave FIFOs and sockets out, also with -a
+    #[arg(long, overrides_with_all = ["no_specials", "specials"])]
+    pub no_specials: bool,
 
     /// Say what would be copied where, and how much; change nothing
     ///
@@ -110,9 +141,10 @@ pub struct Cp {
     /// List on stdout what changes of each entry, as rsync does: >f.st...... path
     ///
     /// In a dry run and in a real one. `<` sent, `>` received or copied here, `c` made, `h` a hard link (of
-    /// what stands behind =>), `.` metadata alone; f, d or L; then c target of a link, s size, t time, p
-    /// mode, o owner, g group, a ACL, x extended attributes, or + for all of something new. Given twice, or
-    /// with -vv, what is unchanged is listed too. Not with --json, which says the same of each entry with -v.
+    /// what stands behind =>), `.` metadata alone; f, d, L, D (device) or S (FIFO, socket); then c target of
+    /// a link, s size, t time, p mode, o owner, g group, a ACL, x extended attributes, or + for all of
+    /// something new. Given twice, or with -vv, what is unchanged is listed too. Not with --json, which says
+    /// the same of each entry with -v.
     #[arg(short, long = "itemize-changes", action = ArgAction::Count, conflicts_with = "json")]
     pub itemize_changes: u8,
 

@@ -5,7 +5,7 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 41] = [
+const TYPED: [(&str, &str); 44] = [
     ("acls", "-A"),
     ("archive", "-a"),
     ("changed", "--changed"),
@@ -13,6 +13,7 @@ const TYPED: [(&str, &str); 41] = [
     ("copy_links", "-L"),
     ("copy_unsafe_links", "--copy-unsafe-links"),
     ("data_channel", "--data-channel"),
+    ("devices", "--devices"),
     ("dial", "--dial"),
     ("digest", "--digest"),
     ("force", "--force"),
@@ -26,6 +27,7 @@ const TYPED: [(&str, &str); 41] = [
     ("no_clobber", "--no-clobber"),
     ("no_links", "--no-links"),
     ("no_push", "--no-push"),
+    ("numeric_ids", "--numeric-ids"),
     ("one_file_system", "-x"),
     ("only", "--retry-from"),
     ("patience", "--patience"),
@@ -40,6 +42,7 @@ const TYPED: [(&str, &str); 41] = [
     ("retry_command", "--retry-command"),
     ("retry_for", "--retry-for"),
     ("safe_links", "--safe-links"),
+    ("specials", "--specials"),
     ("spill_size", "--spill-size"),
     ("state_dir", "--state"),
     ("streams", "--streams"),

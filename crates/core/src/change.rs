@@ -86,6 +86,12 @@ impl Change {
         change.without(Change::MODE)
     }
 
+    /// Of a FIFO, socket or device that is what it is to be.
+    pub fn of_node(stood: &Stood, meta: &Meta, owner: bool) -> Change {
+        let same = same_time(meta.mtime, stood.mtime, stood.grain);
+        Change::NONE.with(Change::TIME, !same).rights(meta, stood.rights, owner, 0)
+    }
+
     #[must_use]
     pub fn without(self, other: Change) -> Change {
         Change(self.0 & !other.0)

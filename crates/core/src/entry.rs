@@ -254,6 +254,54 @@ pub enum EntryKind {
     },
 }
 
+/// An entry that is neither file, directory nor link: nothing of it is ever opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node {
+    Fifo,
+    Socket,
+    Device { block: bool, major: u32, minor: u32 },
+}
+
+impl EntryKind {
+    /// What of these it is, if it is one.
+    pub fn node(&self) -> Option<Node> {
+        match *self {
+            EntryKind::Fifo => Some(Node::Fifo),
+            EntryKind::Socket => Some(Node::Socket),
+            EntryKind::Device { block, major, minor } => Some(Node::Device { block, major, minor }),
+            EntryKind::Dir { .. }
+            | EntryKind::File { .. }
+            | EntryKind::Symlink { .. }
+            | EntryKind::HardLink { .. } => None,
+        }
+    }
+}
+
+/// Which of them are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nodes {
+    /// FIFOs and sockets.
+    pub specials: bool,
+    pub devices: bool,
+}
+
+impl Nodes {
+    pub fn keep(self, node: Node) -> bool {
+        match node {
+            Node::Fifo | Node::Socket => self.specials,
+            Node::Device { .. } => self.devices,
+        }
+    }
+}
+
+/// Which of them a command keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptNodes {
+    pub kept: Nodes,
+    /// Those that the user asked for by name: where one is not kept, its entry fails.
+    pub asked: Nodes,
+}
+
 /// What an announcement says of an entry beside its kind. Nothing, of most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extras {

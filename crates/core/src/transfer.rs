@@ -28,10 +28,12 @@ pub fn other_end(change: crate::change::Change) -> Ended {
     if change.is_none() { Ended::Unchanged } else { Ended::Copied }
 }
 
-/// How a link ended that changed this: one that leads where it should is no copy, as a file is none whose
-/// mode alone was set.
+/// How a link, or a FIFO, socket or device, ended that changed this: one that is what it should be is no
+/// copy, whatever of its metadata was set, as a file is none whose mode alone was.
 pub fn link_end(change: crate::change::Change) -> Ended {
-    if change.is_rights_alone() { Ended::Unchanged } else { other_end(change) }
+    use crate::change::Change;
+    let is_made = change.has(Change::NEW.with(Change::TARGET, true));
+    if is_made { Ended::Copied } else { Ended::Unchanged }
 }
 
 /// How a session ended.

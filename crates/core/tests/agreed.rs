@@ -1,10 +1,13 @@
 //! What a session was not to have ends it with words, whichever end says it, and does nothing before.
 
-use haul_core::entry::{EntryKind, Extras, FileRange, Fingerprint, Meta, Name, Namespace, Part, Version};
+use haul_core::entry::{
+    EntryKind, Extras, FileRange, Fingerprint, Meta, Name, Namespace, Nodes, Part, Version,
+};
 use haul_core::ids::{DirId, FileId, Generation, Holder, Time};
 use haul_core::journal::{Log, Replayed, Resume};
 use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
+use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
 use haul_core::wire::{
@@ -35,7 +38,13 @@ fn sink(shards: u16) -> Sink {
 }
 
 fn sink_of(shards: u16, part: Option<Part>) -> Sink {
+    sink_with(shards, part, Nodes::default())
+}
+
+fn sink_with(shards: u16, part: Option<Part>, nodes: Nodes) -> Sink {
     let config = SinkConfig {
+        root: None,
+        nodes,
         part,
         agreed: Agreed { shards, ..Agreed::plain(100) },
         policy: SinkOptions::PLAIN,
@@ -74,6 +83,7 @@ fn source(lease: Holder) -> Source {
         policy: Policy::ADAPTIVE,
         wait: true,
         dry: false,
+        root: false,
         changed: Default::default(),
         verify: false,
         compares: true,
@@ -170,6 +180,30 @@ fn kinds_that_were_not_agreed_are_refused() {
         last: true,
     }]);
     assert!(refusal_of(&mut sink(1), piece).is_some_and(|told| told.contains("metadata in pieces")));
+}
+
+/// Goal: a sink takes the special files that its own command keeps, and no others, whatever the source sends:
+/// no source makes its devices.
+/// Method: each kind, to sinks that keep none, either and both.
+#[test]
+fn kinds_are_those_of_the_command() {
+    for (specials, devices) in [(false, false), (true, false), (false, true), (true, true)] {
+        let device = |block| EntryKind::Device { block, major: 1, minor: 3 };
+        for (kind, kept) in [
+            (EntryKind::Fifo, specials),
+            (EntryKind::Socket, specials),
+            (device(true), devices),
+            (device(false), devices),
+        ] {
+            let mut sink = sink_with(1, None, Nodes { specials, devices });
+            sink.handle_message(Message::Announce(vec![entry(FileId(2), kind.clone())]), Time(1));
+            let made = std::iter::from_fn(|| sink.poll_action()).any(|action| match action {
+                SinkAction::Submit(SinkOp::MakeLinks { items }) => items[0].node == kind.node(),
+                _ => false,
+            });
+            assert_eq!(made, kept, "{kind:?} {specials} {devices}");
+        }
+    }
 }
 
 /// Goal: ids are of agreed shards, rise within each, and one shard says nothing of another.

@@ -27,6 +27,7 @@ fn no_bundle_has_more_files_than_the_store_takes() {
             compares: true,
             patience: Duration::ZERO,
             dry: false,
+            root: false,
             changed: Default::default(),
         });
         source.handle_stream_up(StreamId(1));

@@ -45,6 +45,7 @@ impl Bench {
             compares: true,
             patience: Duration::ZERO,
             dry: false,
+            root: false,
             changed,
         });
         source.handle_stream_up(StreamId(1));

@@ -96,6 +96,8 @@ impl Bench {
         let (journal, log, _, next_slot) = compact(&replayed, head, session);
         let resume = Resume { replayed, log, next_slot };
         let config = SinkConfig {
+            root: None,
+            nodes: Default::default(),
             part: None,
             agreed: Agreed::plain(100_000),
             policy: SinkOptions::PLAIN,

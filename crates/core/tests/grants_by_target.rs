@@ -50,6 +50,7 @@ fn config(targets: bool) -> SourceConfig {
         policy: Policy::ADAPTIVE,
         wait: false,
         dry: false,
+        root: false,
         changed: Default::default(),
         verify: false,
         compares: true,

@@ -1,7 +1,7 @@
 //! Further names of files between two ends: what they wait for, what becomes of those that cannot be given,
 //! what is refused and bounded.
 
-use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, NAMES_OPEN_MAX, Name, Version};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, NAMES_OPEN_MAX, Name, Nodes, Version};
 use haul_core::ids::{DirId, FileId, Generation, Time};
 use haul_core::journal::{Log, Replayed, Resume};
 use haul_core::schedule::Policy;
@@ -37,6 +37,8 @@ fn sink(wait: bool) -> Sink {
         ascending: None,
         round_trip: None,
         names: None,
+        nodes: Nodes::default(),
+        root: None,
     };
     let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
     Sink::new(config, resume)
@@ -357,6 +359,7 @@ fn source() -> Source {
         policy: Policy::ADAPTIVE,
         wait: true,
         dry: false,
+        root: false,
         changed: Default::default(),
         verify: false,
         compares: true,

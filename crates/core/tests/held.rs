@@ -46,6 +46,8 @@ fn sink(name: &Name) -> Sink {
         targets: None,
         ascending: None,
         round_trip: None,
+        root: None,
+        nodes: Default::default(),
         names: None,
     };
     Sink::new(config, Resume { replayed, log, next_slot })

@@ -35,6 +35,7 @@ fn cut_off_with(patience: Duration) -> Source {
         policy: Policy::ADAPTIVE,
         wait,
         dry: false,
+        root: false,
         changed: Default::default(),
         verify: false,
         compares: true,
@@ -182,6 +183,8 @@ fn a_sink_that_stops_finds_no_other_reason() {
     let aborts = |stops: bool| {
         let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
         let config = SinkConfig {
+            root: None,
+            nodes: Default::default(),
             part: None,
             agreed: Agreed::plain(100),
             policy: SinkOptions::PLAIN,

@@ -24,6 +24,10 @@ fn agreed() -> Agreed {
 }
 
 fn sink(wait: bool) -> Sink {
+    sink_of(wait, None)
+}
+
+fn sink_of(wait: bool, root: Option<Meta>) -> Sink {
     let config = SinkConfig {
         part: None,
         agreed: agreed(),
@@ -35,6 +39,8 @@ fn sink(wait: bool) -> Sink {
         targets: None,
         ascending: None,
         round_trip: None,
+        root,
+        nodes: Default::default(),
         names: None,
     };
     let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
@@ -165,6 +171,94 @@ fn directories_and_links_wait_for_theirs() {
     assert!(is_due(&actions, b) && !is_due(&actions, a), "{actions:?}");
     let actions = hears(&mut sink, metadata(a, values(&[("user.x", 1)])));
     assert!(is_due(&actions, a), "{actions:?}");
+}
+
+/// Goal: the destination root is finished once, behind all that is in it and with all that came of its
+/// attributes, and its end is told before the journal goes. Without being asked for nothing is done to it.
+/// Method: a link in the root; attributes of entry 0 before it, in two messages; the same without a root to
+/// finish; an end in the middle of them.
+#[test]
+fn the_root_is_finished_last() {
+    let (root, link_id) = (DirId::ROOT.as_file(), FileId(1));
+    let meta = Meta { mode: 0o750, ..Meta::default() };
+    for asked in [true, false] {
+        let mut sink = sink_of(false, asked.then_some(meta));
+        let mut pieces = pieces_of(root, G0, values(&[("user.a", 1), ("user.b", 2)]));
+        let last = pieces.pop().expect("two");
+        let mut actions = hears(&mut sink, Message::Metadata(pieces));
+        actions.extend(hears(&mut sink, Message::Metadata(vec![last])));
+        actions.extend(hears(&mut sink, Message::Announce(vec![entry(link_id, link(), false)])));
+        actions.extend(hears(&mut sink, Message::End(Default::default())));
+        assert_eq!(refusal(&actions), None);
+        let of_root =
+            |op: &&SinkOp| matches!(op, SinkOp::FinishDirs { dirs, .. } if dirs[0].0 == DirId::ROOT);
+        assert!(!ops(&actions).iter().any(of_root), "the link is under way: {actions:?}");
+        let told = |action: &SinkAction| matches!(action, SinkAction::Metadata { id, values } if *id == root && values.len() == 2);
+        assert_eq!(actions.iter().any(told), asked, "{actions:?}");
+        sink.handle_done(SinkDone::MakeLinks { results: vec![(link_id, Ok(Change::NEW))] }, Time(2));
+        let mut actions = acts(&mut sink);
+        for _ in 0..3 {
+            for op in ops(&actions).into_iter().cloned().collect::<Vec<_>>() {
+                match op {
+                    SinkOp::SyncDirs { dirs } => {
+                        let results = dirs.into_iter().map(|dir| (dir, Ok(()))).collect();
+                        sink.handle_done(SinkDone::SyncDirs { results }, Time(3));
+                    }
+                    SinkOp::Journal { .. } => sink.handle_done(SinkDone::Journal { result: Ok(()) }, Time(3)),
+                    _ => {}
+                }
+            }
+            let more = acts(&mut sink);
+            if more.is_empty() {
+                break;
+            }
+            actions = more;
+        }
+        let goes = |op: &&SinkOp| **op == SinkOp::RemoveJournal;
+        let due = ops(&actions);
+        assert_eq!(due.iter().any(of_root), asked, "{actions:?}");
+        assert_eq!(due.iter().any(goes), !asked, "{actions:?}");
+        if asked {
+            let results = vec![(DirId::ROOT, Ok(Change::MODE))];
+            sink.handle_done(SinkDone::FinishDirs { results }, Time(4));
+            let actions = acts(&mut sink);
+            let item = DoneItem {
+                id: root,
+                generation: G0,
+                outcome: Outcome::Done { root: None, change: Change::MODE },
+            };
+            assert!(actions.contains(&SinkAction::Send(Message::Done(vec![item]))), "{actions:?}");
+            assert!(ops(&actions).iter().any(goes) && !ops(&actions).iter().any(of_root), "{actions:?}");
+        }
+    }
+    let mut sink = sink_of(false, Some(meta));
+    let mut pieces = pieces_of(root, G0, values(&[("user.a", 1), ("user.b", 2)]));
+    pieces.pop();
+    hears(&mut sink, Message::Metadata(pieces));
+    let text = refusal(&hears(&mut sink, Message::End(Default::default()))).expect("it is refused");
+    assert!(text.contains("destination root"), "{text}");
+}
+
+/// Goal: a source tells of the root once, and hears of its end once; one that was not to have it ignores
+/// that.
+#[test]
+fn the_source_tells_of_the_root() {
+    for asked in [true, false] {
+        let mut source = source_of(asked);
+        source.handle_root(values(&[("user.a", 1)]));
+        let sent = std::iter::from_fn(|| source.poll_action())
+            .any(|action| matches!(action, SourceAction::Send(Message::Metadata(pieces)) if pieces[0].id == FileId(0)));
+        assert_eq!(sent, asked);
+        for (at, ends) in [(1, asked), (2, false)] {
+            let outcome = Outcome::Done { root: None, change: Change::TIME };
+            let item = DoneItem { id: FileId(0), generation: G0, outcome };
+            source.handle_message(Message::Done(vec![item]));
+            let ended = std::iter::from_fn(|| source.poll_action()).any(|action| {
+                matches!(action, SourceAction::EntryEnded { id, change: Change::TIME, .. } if id == FileId(0))
+            });
+            assert_eq!(ended, ends, "{asked} {at}");
+        }
+    }
 }
 
 /// Goal: what is never kept, and what was not asked for, reaches no engine, and is counted.
@@ -364,6 +458,10 @@ fn metadata_fit_their_messages() {
 }
 
 fn source() -> Source {
+    source_of(false)
+}
+
+fn source_of(root: bool) -> Source {
     Source::new(SourceConfig {
         agreed: agreed(),
         memory: 1 << 24,
@@ -373,6 +471,7 @@ fn source() -> Source {
         policy: Policy::ADAPTIVE,
         wait: true,
         dry: false,
+        root,
         changed: Default::default(),
         verify: false,
         compares: true,

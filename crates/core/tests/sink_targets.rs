@@ -147,6 +147,8 @@ fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
         targets,
         ascending: None,
         round_trip: Some(Duration::from_millis(10)),
+        root: None,
+        nodes: Default::default(),
         names: None,
     }
 }

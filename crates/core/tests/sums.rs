@@ -29,6 +29,7 @@ fn totals_of_a_source_saturate() {
         compares: true,
         patience: Duration::ZERO,
         dry: false,
+        root: false,
         changed: Default::default(),
     };
     let mut source = Source::new(config);

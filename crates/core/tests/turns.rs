@@ -41,6 +41,8 @@ impl Bench {
         let replayed = Replayed::default();
         let (_, log, _, next_slot) = compact(&replayed, head, session);
         let config = SinkConfig {
+            root: None,
+            nodes: Default::default(),
             part: None,
             agreed: Agreed::plain(1000),
             policy: SinkOptions::PLAIN,

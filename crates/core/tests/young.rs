@@ -30,6 +30,7 @@ fn source_that(compares: bool, wait: bool) -> Source {
         compares,
         patience: Duration::ZERO,
         dry: false,
+        root: false,
         changed: Default::default(),
     });
     source.handle_stream_up(StreamId(1));

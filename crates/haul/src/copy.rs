@@ -219,6 +219,7 @@ fn join(
         }),
         source_host: request.sources.first().and_then(|source| source.host()).map(str::to_owned),
         leaves_links: leaves_links(request),
+        asked_nodes: request.options.nodes().asked,
     };
     let joined = run_ends((request, begun), observer, &watch, retry);
     drop(watch);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use haul_core::digest::DigestKind;
-use haul_core::entry::Name;
+use haul_core::entry::{Name, Nodes};
 use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::wire::{Failure, FailureKind};
 
@@ -38,6 +38,7 @@ mod live_settings;
 mod mailbox;
 pub(crate) mod net;
 mod notices;
+mod owners;
 mod processors;
 pub(crate) mod pulse;
 mod report;
@@ -55,6 +56,8 @@ mod view;
 
 /// The fencing epoch of a session's start; each time that control joins again it is higher.
 pub(crate) const EPOCH: SessionEpoch = SessionEpoch(1);
+/// What is told where the other end knows nothing of it.
+const ROOT_STAYS: &str = "the haul at the other end is older: the destination directory itself keeps its mode, owner, times and lists";
 /// Progress is told this often, and a stop is noticed.
 const TICK: Duration = Duration::from_millis(200);
 /// Connections of a session, all authenticated.
@@ -110,6 +113,8 @@ pub(crate) struct Watch {
     /// The destination may have no symbolic links: one that it cannot make is left out, and counted, unless
     /// it has one of these names, which are those of the sources.
     pub(crate) leaves_links: Option<Arc<[Vec<u8>]>>,
+    /// FIFOs, sockets and devices that were asked for by name: none of these is left out.
+    pub(crate) asked_nodes: Nodes,
 }
 
 impl Watch {
@@ -123,6 +128,7 @@ impl Watch {
             plan: None,
             source_host: None,
             leaves_links: None,
+            asked_nodes: Nodes::default(),
         }
     }
 

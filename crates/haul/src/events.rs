@@ -128,6 +128,10 @@ pub enum EntryKind {
     Dir,
     /// A symbolic link.
     Symlink,
+    /// A FIFO or a socket.
+    Special,
+    /// A block or character device.
+    Device,
 }
 
 /// How an entry ended, if it did not fail.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use haul_core::digest::DigestKind;
 pub use haul_core::entry::Part;
+use haul_core::entry::{KeptNodes, Nodes};
 pub use haul_core::schedule::Policy;
 use haul_core::transfer::source::OnChange;
 use haul_core::tune::rate::RATE_MIN;
@@ -137,6 +138,18 @@ pub struct Options {
     /// file of its own, and fails as an entry. Where an end is a server or a volume none are kept, which the
     /// summary says.
     pub hard_links: bool,
+    /// Keep owners and groups by number, whatever they are called: else by name, where the destination's host
+    /// knows it.
+    pub numeric_ids: bool,
+    /// Keep devices, and FIFOs and sockets (`specials`): as such, and nothing of what they give. `archive`
+    /// keeps them, too, where that is possible; what was asked for here and cannot be made fails.
+    pub devices: bool,
+    /// FIFOs and sockets.
+    pub specials: bool,
+    /// Of what `archive` keeps, no devices, and no FIFOs and sockets.
+    pub no_devices: bool,
+    /// FIFOs and sockets.
+    pub no_specials: bool,
     /// What a finished file is worth.
     pub durability: Durability,
     /// Replace even when size and modification time agree.
@@ -263,6 +276,11 @@ impl Default for Options {
             xattrs: false,
             acls: false,
             hard_links: false,
+            numeric_ids: false,
+            devices: false,
+            specials: false,
+            no_devices: false,
+            no_specials: false,
             durability: Durability::Disk,
             force: false,
             no_clobber: false,
@@ -345,6 +363,14 @@ impl Options {
     pub(crate) fn walks_otherwise(&self) -> bool {
         let plain = self.link_rule() == LinkRule::default() && self.one_file_system == Mounted::Copied;
         !plain || self.only.is_some()
+    }
+
+    /// FIFOs, sockets and devices that are kept, and those of them that were asked for by name.
+    pub(crate) fn nodes(&self) -> KeptNodes {
+        let asked = Nodes { specials: self.specials, devices: self.devices };
+        let specials = (self.specials || self.archive) && !self.no_specials;
+        let devices = (self.devices || self.archive) && !self.no_devices;
+        KeptNodes { kept: Nodes { specials, devices }, asked }
     }
 
     /// Nothing that is written gets another name.

@@ -161,6 +161,8 @@ pub struct Summary {
     pub symlinks: u64,
     /// Further names that files and symbolic links were given.
     pub hard_links: u64,
+    /// FIFOs, sockets and devices that were made.
+    pub specials: u64,
     /// Files that were there already.
     pub unchanged: u64,
     /// Those of the unchanged files whose mode or owner was brought up to date.
@@ -295,6 +297,7 @@ impl Default for Summary {
             amended_dirs: 0,
             symlinks: 0,
             hard_links: 0,
+            specials: 0,
             unchanged: 0,
             amended: 0,
             changed: Changed::default(),

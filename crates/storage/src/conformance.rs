@@ -159,6 +159,7 @@ impl Sink {
             in_place: part.is_some(),
             in_place_asked: part.is_some(),
             sources_here: &[],
+            tells_root: false,
         };
         let claimed = self.store().claim(&coming, &Impatient)?;
         let mut job = claimed.job;
@@ -400,6 +401,7 @@ fn link(id: u64) -> LinkItem {
     LinkItem {
         file: file(id, DirId::ROOT, b"link", 0),
         target: target.into(),
+        node: None,
         meta: META,
         owner: false,
         no_replace: false,
@@ -533,6 +535,8 @@ fn source_conforms_with(
         no_links: false,
         hard_links: false,
         manners: Default::default(),
+        by_name: false,
+        nodes: Default::default(),
         keeps: Default::default(),
         budget: budget(),
         meter: Arc::new(Meter::default()),

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use haul_core::entry::Name;
+use haul_core::entry::{Name, Node};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timestamps};
 use rustix::io::{Errno, Result, retry_on_intr};
 
@@ -237,6 +237,23 @@ impl Jail {
         retry_on_intr(|| rustix::fs::unlinkat(&parent, name.as_bytes(), AtFlags::empty()))
     }
 
+    /// Makes the FIFO, socket or device `name`, which must not exist, closed to everybody. It is not opened.
+    pub fn make_node(&self, parent: impl AsFd, name: &Name, node: Node) -> Result<()> {
+        let (kind, dev) = match node {
+            Node::Fifo => (FileType::Fifo, 0),
+            Node::Socket => (FileType::Socket, 0),
+            Node::Device { block: true, major, minor } => {
+                (FileType::BlockDevice, rustix::fs::makedev(major, minor))
+            }
+            Node::Device { block: false, major, minor } => {
+                (FileType::CharacterDevice, rustix::fs::makedev(major, minor))
+            }
+        };
+        let open = haul_mutant::removed("nodes-are-made-closed");
+        let mode = if open { Mode::from(0o666) } else { Mode::empty() };
+        retry_on_intr(|| rustix::fs::mknodat(&parent, name.as_bytes(), kind, mode, dev))
+    }
+
     /// Makes the symbolic link `name`; `target` is stored, never followed.
     pub fn symlink(&self, target: &[u8], parent: impl AsFd, name: &Name) -> Result<()> {
         retry_on_intr(|| rustix::fs::symlinkat(target, &parent, name.as_bytes()))
@@ -301,6 +318,35 @@ mod tests {
             assert_eq!(fs::read_link(base.join("root/d/l")).expect("link").as_os_str(), "../../outside");
             jail.unlink(&d, &name("f")).expect("unlink");
             assert!(!base.join("root/d/f").exists());
+        });
+    }
+
+    /// Goal: what is made is closed to everybody, and is what it was to be.
+    /// Method: a FIFO and a socket, under a umask that takes nothing; a device where this user may.
+    #[test]
+    fn nodes_are_made_closed() {
+        both(|jail, base, root| {
+            let nodes = [
+                ("p", Node::Fifo),
+                ("s", Node::Socket),
+                ("n", Node::Device { block: false, major: 1, minor: 3 }),
+            ];
+            for (text, node) in nodes {
+                match jail.make_node(&root, &name(text), node) {
+                    Err(Errno::PERM) if matches!(node, Node::Device { .. }) => {
+                        eprintln!("skipped: no devices here");
+                        continue;
+                    }
+                    made => made.expect("made"),
+                }
+                let mode =
+                    fs::symlink_metadata(base.join("root").join(text)).expect("stat").permissions().mode();
+                assert_eq!(mode & 0o7777, 0, "{text}");
+                let stat = jail.stat(&root, &name(text)).expect("stat");
+                let kind = FileType::from_raw_mode(stat.st_mode);
+                assert_eq!(crate::source::stat::node_of(kind, stat.st_rdev), Some(node));
+                assert_eq!(jail.make_node(&root, &name(text), node), Err(Errno::EXIST));
+            }
         });
     }
 

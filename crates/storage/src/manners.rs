@@ -128,6 +128,7 @@ impl Wanted {
 impl OnlyThese {
     /// Paths of a destination. One that is empty is all of it, and one that is absolute or ends in a slash is
     /// that of a source as a whole, as a walk names what it cannot begin: then there is nothing to choose.
+    /// `.` is the root of the destination itself, which becomes what it is to be whatever else is wanted.
     ///
     /// # Errors
     /// One that cannot be a path, by its number.
@@ -136,6 +137,9 @@ impl OnlyThese {
     ) -> Result<Option<OnlyThese>, (usize, NameError)> {
         let mut all = Vec::new();
         for (index, path) in paths.into_iter().enumerate() {
+            if path == b"." {
+                continue;
+            }
             if path.is_empty() || path.starts_with(b"/") || path.ends_with(b"/") {
                 return Ok(None);
             }
@@ -262,6 +266,9 @@ mod tests {
         }
         assert!(of(&[]).expect("none").is_some_and(|only| only.is_nothing() && only.names().is_empty()));
         assert_eq!(of(&["a", "b//c"]).map(drop), Err((1, NameError::Empty)));
+        let of_root = of(&[".", "a"]).expect("paths").expect("not all");
+        assert_eq!(of_root.names(), [name("a")]);
+        assert!(of(&["."]).expect("paths").is_some_and(|only| only.is_nothing()), "the root alone");
         assert_eq!(of(&["../a"]).map(drop), Err((0, NameError::Dots)));
     }
 }

@@ -265,7 +265,18 @@ impl SinkStore for OnShelf {
         }
         let wait = resumed || !shelf.lock().lying.is_empty();
         let (names, found) = (names_of(coming.roots, None), Vec::new());
-        Ok(Claimed { job: Box::new(held), resume, epoch, tag, wait, rename: None, resumed, names, found })
+        Ok(Claimed {
+            job: Box::new(held),
+            resume,
+            epoch,
+            tag,
+            wait,
+            rename: None,
+            resumed,
+            names,
+            root: None,
+            found,
+        })
     }
 
     fn look(self: Box<Self>, _: &Coming<'_>) -> Result<(Box<dyn Looks>, Option<Name>), Failure> {

@@ -518,6 +518,7 @@ impl SinkStore for Nowhere {
             rename: None,
             resumed: false,
             names: names_of(coming.roots, None),
+            root: None,
             found: Vec::new(),
         })
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_core::change::{Change, Stood};
-use haul_core::entry::{Fingerprint, Meta, Name, Part};
+use haul_core::entry::{Fingerprint, KeptNodes, Meta, Name, Node, Part};
 use haul_core::ids::{DirId, FileId, Holder};
 use haul_core::journal::Resume;
 use haul_core::metadata::Values;
@@ -210,6 +210,10 @@ pub struct Reading {
     pub no_links: bool,
     /// What else is said of how it is walked. A store that is no file system knows none of it.
     pub manners: Manners,
+    /// Owners are told by name, too.
+    pub by_name: bool,
+    /// FIFOs, sockets and devices that are told.
+    pub nodes: KeptNodes,
     /// Extended attributes and lists that are read and told.
     pub keeps: Keeps,
     /// Further names of files and symbolic links are told as such.
@@ -274,6 +278,16 @@ pub struct Coming<'a> {
     pub in_place_asked: bool,
     /// Where the sources are, if they are on this host: nothing is written into them.
     pub sources_here: &'a [PathBuf],
+    /// The source tells what it has of the root's attributes and lists, and hears how that ended.
+    pub tells_root: bool,
+}
+
+impl Coming<'_> {
+    /// What the destination root becomes, whether it stands there or not.
+    pub(crate) fn root(&self) -> Option<Meta> {
+        let becomes = self.tells_root && !haul_mutant::removed("destinations-become-their-source");
+        SourceRoot::of_destination(self.roots, &self.policy).filter(|_| becomes)
+    }
 }
 
 /// Whoever waits for a claim.
@@ -316,6 +330,9 @@ pub struct Claimed {
     /// The names that the sources may take in the root: a source must not bring others along. `None`: those
     /// of the contents of a directory, which only the source knows.
     pub names: Option<HashSet<Name>>,
+    /// What the root becomes at the end, by [`SinkOp::FinishDirs`](haul_core::transfer::op::SinkOp) of it;
+    /// `None`: it stays as it is, or becomes what it is to be by itself.
+    pub root: Option<Meta>,
     pub found: Vec<Finding>,
 }
 
@@ -393,6 +410,10 @@ pub trait Looks: Send {
     /// # Errors
     /// Something else stands there, or it cannot be looked at.
     fn dir(&self, id: DirId) -> Result<Option<Stood>, Failure>;
+    /// The root, if it is there. `None`: a source has no say in what it becomes.
+    fn root(&self) -> Option<Result<Option<Stood>, Failure>> {
+        None
+    }
     /// What the entry that is asked for next is to have of extended attributes and lists; `None`: none.
     fn expect(&self, _values: Option<Values>) {}
     /// What is in the directory cannot be looked at before a copy opens it, or one above it, to us.
@@ -423,6 +444,20 @@ pub trait Looks: Send {
         (_counts, _writes): (Option<&Fingerprint>, bool),
     ) -> Result<(), Failure> {
         Ok(())
+    }
+    /// What a FIFO, socket or device would change, with `owner` in what is wanted whose it is too, and what
+    /// stands at its name, if that would have to give way.
+    ///
+    /// # Errors
+    /// A directory stands there, it cannot be looked at, or this user cannot make such a thing.
+    fn node(
+        &self,
+        _parent: DirId,
+        _name: &Name,
+        _node: Node,
+        (_meta, _owner): (&Meta, bool),
+    ) -> Result<(Change, Existing), Failure> {
+        Err(no_nodes())
     }
     /// What a link to `target` would change, with `owner` in what is wanted whose it is too, and what stands
     /// at its name.
@@ -458,6 +493,11 @@ pub(crate) fn no_hard_links() -> Joined {
 /// A file or link takes no directory's place.
 pub fn dir_stands() -> Failure {
     refused(Errno::ISDIR, DIRECTORY)
+}
+
+/// What a store says of a FIFO, socket or device that has none.
+pub fn no_nodes() -> Failure {
+    refused(Errno::OPNOTSUPP, "there are no FIFOs, sockets and devices there")
 }
 
 /// Nothing that is announced takes the place of a device, unless the user insists.

@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use crossbeam_channel::{Receiver, bounded};
-use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, METADATA_LEN_MAX, Name};
+use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, METADATA_LEN_MAX, Meta, Name, Node};
 use haul_core::ids::{DirId, FileId, Generation};
-use haul_core::metadata::Values;
+use haul_core::metadata::{Unread, Values};
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::wire::{Announced, Failure, FailureKind, Totals};
+use haul_core::wire::{Announced, Failure, FailureKind, OwnerName, Totals};
 use rustix::fs::{FileType, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 
@@ -43,6 +43,7 @@ use manners::{Down, identity_of};
 use named::{RootNames, no_file};
 use names::{Names, Of};
 use out::Out;
+use owners::Owners;
 use probe::{Probe, Probed, What, read_again};
 use way::{About, DIR_FLAGS, Here, Level, Way};
 
@@ -50,6 +51,7 @@ mod manners;
 mod named;
 mod names;
 pub(crate) mod out;
+mod owners;
 mod probe;
 mod way;
 
@@ -75,6 +77,10 @@ pub enum WalkItem {
         to: FileId,
         path: Arc<[u8]>,
     },
+    /// Those of the directory that the destination root becomes, if it has any.
+    Root(Values),
+    /// What owners of entries that come are called.
+    Owners(Vec<OwnerName>),
     /// No more entries will come in this directory. Not said of [`DirId::ROOT`].
     DirEnd(DirId),
     /// An entry, or what lies below it, cannot be copied. `path` is relative to the destination.
@@ -164,6 +170,7 @@ impl Walk {
         let (sender, items) = bounded(BATCHES_MAX);
         let cancelled = Arc::new(AtomicBool::new(false));
         let probe = Probe::new(stat_threads);
+        let owners = Owners::new(tree.by_name());
         let mut walker = Walker {
             tree,
             object_size,
@@ -174,6 +181,7 @@ impl Walk {
             totals: Totals::default(),
             root_names: RootNames::of(&roots),
             names: Names::default(),
+            owners,
             open_max,
             root_dev: 0,
             sink: None,
@@ -237,6 +245,7 @@ struct Walker<F> {
     root_names: RootNames,
     /// Files that have other names, if these are kept.
     names: Names,
+    owners: Owners,
     /// Levels that are open at a time.
     open_max: usize,
     /// The device of the source that is walked.
@@ -254,12 +263,17 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         // A single file may have another name at the destination: it is what was named.
         let is_single = matches!(roots, [RootSpec { is_dir: false, .. }]);
         let only = self.tree.manners().only.clone().filter(|only| !is_single || only.is_nothing());
+        let mut has_root = false;
         for root in roots {
             if self.out.cancelled() {
                 return;
             }
             match &root.target {
-                RootTarget::Contents => self.walk_contents(&root.path, only.clone()),
+                RootTarget::Contents => {
+                    // The first is what the destination root becomes.
+                    let is_first = !std::mem::replace(&mut has_root, true);
+                    self.walk_contents(&root.path, is_first, only.clone());
+                }
                 RootTarget::Named(name) => {
                     let wanted = only.as_ref().map_or(Wanted::All, |only| only.below(name));
                     self.walk_named(root, name, &mut last_base, wanted);
@@ -272,11 +286,19 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         }
     }
 
-    fn walk_contents(&mut self, path: &Path, only: Option<OnlyThese>) {
+    fn walk_contents(&mut self, path: &Path, is_root: bool, only: Option<OnlyThese>) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match open(path, flags, Mode::empty()) {
             Ok(fd) => {
                 let fd = Arc::new(fd);
+                if is_root {
+                    let seen = rustix::fs::fstat(&fd).map(crate::source::stat::Seen::from);
+                    self.tell_owners(seen.iter().map(|seen| &seen.meta));
+                    let (subject, kind) = (Subject::Open(fd.as_fd()), FileType::Directory);
+                    let (values, unread) = attributes::read(subject, kind, self.tree.keeps());
+                    self.tell_unread(b".", &unread);
+                    self.tell_root(values);
+                }
                 let place = self.tree.add_base(fd.clone(), path.as_os_str().as_bytes());
                 let identity = identity_of(&fd).unwrap_or_default();
                 self.root_dev = identity.0;
@@ -284,8 +306,28 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 self.descend(Level::new(here, None, fd));
             }
             Err(errno) => {
+                if is_root && self.tree.keeps().any() {
+                    // What it has is not known, and nothing goes for that.
+                    let mut none = Values::new();
+                    Unread { xattrs: true, acls: true }.mark(&mut none);
+                    self.tell_root(none);
+                }
                 self.fail_named("open directory", path.as_os_str().as_bytes(), errno, CountsAs::Subtree);
             }
+        }
+    }
+
+    /// Tells what owners are called that were not told yet.
+    fn tell_owners<'a>(&mut self, metas: impl Iterator<Item = &'a Meta>) {
+        let names = self.owners.names(metas);
+        if !names.is_empty() {
+            self.out.push(WalkItem::Owners(names));
+        }
+    }
+
+    fn tell_root(&mut self, values: Values) {
+        if !values.is_empty() {
+            self.out.push(WalkItem::Root(values));
         }
     }
 
@@ -328,7 +370,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             return self.fail_named("stat", bytes, errno, CountsAs::Entry);
         }
         if let Ok(probed) = &probed
-            && let Some(why) = no_file(fd.as_fd(), name, probed)
+            && let Some(why) = no_file(fd.as_fd(), name, probed, self.tree.nodes().kept)
         {
             let failure = of_source(own_failure(FailureKind::Walk, "copy", bytes, why), "copy", bytes);
             let path = name.as_bytes().to_vec();
@@ -338,6 +380,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             return;
         }
         let probed = probed.map(|probed| self.with_values(&fd, name, probed));
+        self.tell_owners(probed.iter().map(|probed| &probed.seen.meta));
         let Some(about) = self.emit(base, DirId::ROOT, name.clone(), probed) else { return };
         self.root_dev = about.identity.0;
         let down = Down { depth: 1, only: wanted.some(), trail: Vec::new() };
@@ -533,7 +576,9 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         }
         let mut subdirs = Vec::new();
         let looks = self.looks(level.depth);
-        for (name, probed) in self.probe.probe_all(&level.fd(), names, looks) {
+        let found = self.probe.probe_all(&level.fd(), names, looks);
+        self.tell_owners(found.iter().filter_map(|(_, probed)| Some(&probed.as_ref().ok()?.seen.meta)));
+        for (name, probed) in found {
             if is_listed
                 && (self.is_not_there_below(level, &name, &probed)
                     || !self.keep_name(level, &name, jobs.as_ref()))
@@ -609,12 +654,19 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             FileType::Symlink if self.tree.leaves_links() => Some(NotKeptWhat::Link),
             FileType::Symlink if what == What::LeadsOut => Some(NotKeptWhat::LinkOut),
             FileType::RegularFile | FileType::Symlink => None,
+            _ if seen.node().is_some_and(|node| self.tree.nodes().kept.keep(node)) => None,
             FileType::Fifo => Some(NotKeptWhat::Fifo),
             FileType::Socket => Some(NotKeptWhat::Socket),
             _ => Some(NotKeptWhat::Device),
         };
         if let Some(what) = skipped {
             let path = self.path(place, &name);
+            if seen.node().is_some_and(|node| self.tree.nodes().asked.keep(node)) {
+                let cause = "the destination has no place for FIFOs, sockets and devices";
+                let failure = own_failure(FailureKind::Walk, "copy", &path, cause);
+                self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+                return None;
+            }
             self.out.push(WalkItem::NotKept(NotKept { path, what }));
             return None;
         }
@@ -628,6 +680,12 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 sparse: size > SMALL_LEN_MAX && seen.allocated < seen.stamp.size,
                 // The source's machine knows.
                 striped: false,
+            }
+        } else if let Some(node) = seen.node() {
+            match node {
+                Node::Fifo => EntryKind::Fifo,
+                Node::Socket => EntryKind::Socket,
+                Node::Device { block, major, minor } => EntryKind::Device { block, major, minor },
             }
         } else {
             let target = link.unwrap_or_default();
@@ -698,8 +756,18 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
 
     /// Tells the attributes of the entry that is about to be announced, and what of them could not be read.
     fn tell_values(&mut self, place: Place, name: &Name, values: Values, unread: Vec<Failed>) {
-        if let Some((attribute, errno)) = unread.first() {
+        if !unread.is_empty() {
             let path = self.path(place, name);
+            self.tell_unread(&path, &unread);
+        }
+        if !values.is_empty() {
+            self.out.push(WalkItem::Metadata(values));
+        }
+    }
+
+    /// Tells what of the attributes of an entry could not be read, if there is anything.
+    fn tell_unread(&mut self, path: &[u8], unread: &[Failed]) {
+        if let Some((attribute, errno)) = unread.first() {
             let mut attribute = haul_base::escape::within(attribute).to_string();
             const NAMED: usize = 3;
             for (more, _) in unread.iter().take(NAMED).skip(1) {
@@ -714,14 +782,12 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                     let cause = format!(
                         "more extended attributes than the {most} MiB that are kept of an entry: left out: {attribute}"
                     );
-                    own_failure(FailureKind::Walk, "read", &path, &cause)
+                    own_failure(FailureKind::Walk, "read", path, &cause)
                 }
-                errno => os_failure(FailureKind::Walk, &format!("read {attribute} of"), &path, errno),
+                errno => os_failure(FailureKind::Walk, &format!("read {attribute} of"), path, errno),
             };
+            let path = path.to_vec();
             self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
-        }
-        if !values.is_empty() {
-            self.out.push(WalkItem::Metadata(values));
         }
     }
 

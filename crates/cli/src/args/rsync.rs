@@ -65,17 +65,13 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (&["-l"], "haul always keeps symbolic links; leave it out. For scp's -l LIMIT write --rate"),
     (
-        &["--owner", "-g", "--group", "--numeric-ids"],
-        "-a keeps owner and group, by number, where that is allowed",
+        &["--owner", "-g", "--group"],
+        "-a keeps owner and group, by name where the destination's host knows it, where that is allowed",
     ),
     (
         &["-o"],
-        "-a keeps owner and group, by number, where that is allowed. For scp's -o OPTION write -e 'ssh -o OPTION', and for curl's \
+        "-a keeps owner and group, by name where the destination's host knows it, where that is allowed. For scp's -o OPTION write -e 'ssh -o OPTION', and for curl's \
          -o FILE URL haul cp URL FILE",
-    ),
-    (
-        &["-D", "--devices", "--specials"],
-        "haul skips devices, FIFOs and sockets, and counts them; leave it out",
     ),
     (&["-U", "--atimes", "-N", "--crtimes"], "haul has none yet: these times are not kept"),
     (&["--munge-links"], "haul has none: links are stored as they are, and none is followed but by -K"),
@@ -598,7 +594,7 @@ mod tests {
             let told = told(bundle);
             told.lines().map(|line| line.split(": ").next().unwrap().trim().to_owned()).collect::<Vec<_>>()
         };
-        assert_eq!(lines("-rlptgoD"), ["-l -p -t -g -o -D are not haul's:", "-l", "-p -t", "-g", "-o", "-D"]);
+        assert_eq!(lines("-rlptgoD"), ["-l -p -t -g -o are not haul's:", "-l", "-p -t", "-g", "-o"]);
         assert_eq!(lines("-avzP"), ["-z -P are not haul's:", "-z", "-P"]);
         assert!(told("-aHAXzh").starts_with("-z is rsync's: "), "-H, -A and -X are haul's too");
         assert_eq!(lines("-aHUNzh"), ["-U -N -z are not haul's:", "-U -N", "-z"]);

@@ -220,6 +220,11 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         xattrs: args.xattrs,
         acls: args.acls,
         hard_links: args.hard_links,
+        numeric_ids: args.numeric_ids,
+        devices: (args.devices || args.special_files) && !args.no_devices,
+        specials: (args.specials || args.special_files) && !args.no_specials,
+        no_devices: args.no_devices,
+        no_specials: args.no_specials,
         durability: match args.durability {
             Durability::Disk => options::Durability::Disk,
             Durability::None => options::Durability::None,

@@ -316,6 +316,7 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
         (dirs, "directory", "directories"),
         (s.symlinks, "symlink", "symlinks"),
         (s.hard_links, "hard link", "hard links"),
+        (s.specials, "special file", "special files"),
     ];
     for (n, one, many) in others {
         if n > 0 {

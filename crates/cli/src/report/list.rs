@@ -115,7 +115,8 @@ impl<W: Write> List<W> {
 
     /// Ends the list.
     pub fn end(&mut self, summary: &Summary) -> io::Result<()> {
-        let all = summary.files + summary.dirs + summary.symlinks + summary.hard_links + summary.amended;
+        let made = summary.dirs + summary.symlinks + summary.specials + summary.hard_links;
+        let all = summary.files + made + summary.amended;
         let more = all.saturating_sub(self.mapped);
         if self.form() == Form::Short && more > 0 {
             self.line(format!("and {} more (-i lists them all)", count(more)).into_bytes())?;
@@ -161,7 +162,7 @@ pub fn itemized(kind: EntryKind, (end, is_name): (EntryEnd, bool), change: Chang
                 '>'
             }
         }
-        (EntryEnd::Copied, EntryKind::Dir) if is_new => 'c',
+        (EntryEnd::Copied, EntryKind::Dir | EntryKind::Special | EntryKind::Device) if is_new => 'c',
         (EntryEnd::Copied, EntryKind::Symlink) => 'c',
         _ => '.',
     };
@@ -169,6 +170,8 @@ pub fn itemized(kind: EntryKind, (end, is_name): (EntryEnd, bool), change: Chang
         EntryKind::File => 'f',
         EntryKind::Dir => 'd',
         EntryKind::Symlink => 'L',
+        EntryKind::Special => 'S',
+        EntryKind::Device => 'D',
     };
     let mut text = String::from_iter([first, what]);
     if is_new {
@@ -202,7 +205,7 @@ mod tests {
     #[test]
     fn eleven_characters_are_those_of_rsync() {
         use EntryEnd::{Copied, Unchanged};
-        use EntryKind::{Dir, File, Symlink};
+        use EntryKind::{Device, Dir, File, Special, Symlink};
         let both = |a: Change, b| a.with(b, true);
         for (kind, end, change, sends, want) in [
             (File, Copied, Change::NEW, false, ">f+++++++++"),
@@ -221,6 +224,9 @@ mod tests {
             (Symlink, Unchanged, both(Change::OWNER, Change::GROUP), false, ".L....og..."),
             (Symlink, Copied, Change::NEW, false, "cL+++++++++"),
             (Symlink, Copied, Change::TARGET, false, "cLc........"),
+            (Special, Copied, Change::NEW, false, "cS+++++++++"),
+            (Device, Copied, Change::NEW, true, "cD+++++++++"),
+            (Device, Unchanged, both(Change::TIME, Change::MODE), false, ".D..tp....."),
         ] {
             let got = itemized(kind, (end, false), change, sends);
             assert_eq!((got.as_str(), got.len()), (want, 11));

@@ -20,19 +20,19 @@ use crate::support::{Room, procs, set_mode, tree};
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Sets an attribute of what stands there, not through a link.
-fn set(path: &Path, name: &str, value: &[u8]) {
+pub fn set(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())
         .unwrap_or_else(|errno| panic!("set {name} of {}: {errno}", path.display()));
 }
 
-fn value_of(path: &Path, name: &str) -> Option<Vec<u8>> {
+pub fn value_of(path: &Path, name: &str) -> Option<Vec<u8>> {
     let mut room = vec![0; 65536];
     let len = rustix::fs::lgetxattr(path, name, &mut room[..]).ok()?;
     room.truncate(len);
     Some(room)
 }
 
-fn setfacl(words: &[&str], path: &Path) {
+pub fn setfacl(words: &[&str], path: &Path) {
     let done = Command::new("setfacl").args(words).arg(path).status().expect("run setfacl");
     assert!(done.success(), "setfacl {words:?}");
 }
@@ -44,7 +44,7 @@ fn said(program: &str, words: &[&str], within: &Path) -> String {
 }
 
 /// All attributes and lists of a tree, as Debian's tools tell them, in the order of paths.
-fn told(root: &Path) -> Vec<String> {
+pub fn told(root: &Path) -> Vec<String> {
     let parts = |text: String| {
         let mut parts: Vec<String> = text.split("\n\n").map(str::trim).map(str::to_owned).collect();
         parts.retain(|part| !part.is_empty());
@@ -66,7 +66,7 @@ fn told(root: &Path) -> Vec<String> {
 }
 
 /// What rsync would change to make the copy what the source is.
-fn rsync_would(source: &Path, copy: &Path) -> String {
+pub fn rsync_would(source: &Path, copy: &Path) -> String {
     let mut words = [source, copy].map(|path| path.as_os_str().to_owned());
     words.iter_mut().for_each(|word| word.push("/"));
     let output =
@@ -76,7 +76,7 @@ fn rsync_would(source: &Path, copy: &Path) -> String {
 }
 
 /// What was said of an entry that failed.
-fn failure_of(run: &Outcome, path: &str) -> Option<String> {
+pub fn failure_of(run: &Outcome, path: &str) -> Option<String> {
     let begins = format!("haul: {path}: ");
     run.stderr.lines().find_map(|line| Some(line.strip_prefix(&begins)?.to_owned()))
 }

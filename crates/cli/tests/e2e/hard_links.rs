@@ -7,10 +7,13 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+
 use crate::support::compare::{ALL, assert_no_debris, assert_none_torn, assert_same};
 use crate::support::mount::Tmpfs;
+use crate::support::run::Outcome;
 use crate::support::way::Way;
-use crate::support::{Room, procs};
+use crate::support::{Room, procs, set_mode};
 
 fn link(from: &Path, to: &Path) {
     fs::hard_link(from, to).unwrap_or_else(|error| panic!("{} to {}: {error}", from.display(), to.display()));
@@ -111,6 +114,77 @@ fn sets_are_kept_and_sent_once() {
         assert!(counted.contains("hard links copied as separate files"), "{counted}");
         assert_eq!(rsync_would(&data, &copy), "");
     }
+}
+
+/// Goal: FIFOs, sockets and devices have names as files do: rsync would change nothing, neither does a second
+/// run, and a name that is another such thing becomes one again. Without -H each is made by itself.
+/// Method: each way, with -i as a dry and a real run; then an attribute of a set differs, and a name.
+#[test]
+fn special_files_have_names() {
+    need!("root", "rsync");
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        if !special_sets(&data) {
+            return eprintln!("skipped: no devices here");
+        }
+        let names_in = |run: &Outcome| {
+            let lines = String::from_utf8(run.stdout.clone()).expect("text");
+            let mut kinds: Vec<_> = lines
+                .lines()
+                .filter(|line| line.starts_with('h'))
+                .map(|line| line[..11].to_owned())
+                .collect();
+            kinds.sort();
+            kinds
+        };
+        for options in [&["-aHAXni"][..], &["-aHAXi"]] {
+            let run = way.plain(options, &[&data], &sink).run().sane().exits(0);
+            let expected = ["hD+++++++++", "hS+++++++++", "hS+++++++++", "hS+++++++++"];
+            assert_eq!(names_in(&run), expected, "{} {options:?}: {}", way.name(), run.describe());
+        }
+        let copy = sink.join("data");
+        assert_eq!(sets(&copy), sets(&data), "{}", way.name());
+        assert_eq!(rsync_would(&data, &copy), "", "{}", way.name());
+        let again = way.plain(&["-aHAXi"], &[&data], &sink).run().sane().exits(0);
+        assert_eq!(again.stdout, b"", "{}", way.name());
+
+        // As for files: others may be names of it, so that rights alone have it made anew.
+        set_mode(&data.join("null"), 0o600);
+        fs::remove_file(copy.join("d/pipe")).expect("rm");
+        assert!(make(&copy.join("d/pipe"), FileType::Fifo, 0));
+        let dry = way.cp(&["-aHAX", "-n"], &[&data], &sink).run().sane().exits(0).summary();
+        let real = way.cp(&["-aHAX"], &[&data], &sink).run().sane().exits(0).summary();
+        for summary in [&dry, &real] {
+            assert_eq!(summary.number("failed"), 0, "{}", way.name());
+            assert!(summary.number("hard_links") >= 1, "{}", way.name());
+        }
+        assert_eq!(sets(&copy), sets(&data), "{}", way.name());
+        assert_eq!(rsync_would(&data, &copy), "", "{}", way.name());
+
+        let bare = room.dir("bare");
+        let summary = way.cp(&["-a"], &[&data], &bare).run().sane().exits(0).summary();
+        assert_eq!(["specials", "hard_links"].map(|name| summary.number(name)), [7, 0], "{}", way.name());
+        assert_eq!(sets(&bare.join("data")), Vec::<Vec<PathBuf>>::new());
+        assert_no_debris(&sink);
+    }
+}
+
+fn make(path: &Path, kind: FileType, rdev: u64) -> bool {
+    mknodat(CWD, path, kind, Mode::from(0o640), rdev).is_ok()
+}
+
+/// A FIFO with three names, a socket and a device with two. False: none may be made here.
+fn special_sets(data: &Path) -> bool {
+    fs::create_dir(data.join("d")).expect("make a directory");
+    assert!(make(&data.join("pipe"), FileType::Fifo, 0) && make(&data.join("d/socket"), FileType::Socket, 0));
+    if !make(&data.join("null"), FileType::CharacterDevice, makedev(1, 3)) {
+        return false;
+    }
+    for (from, to) in [("pipe", "d/pipe"), ("pipe", "pipe too"), ("d/socket", "socket"), ("null", "d/null")] {
+        link(&data.join(from), &data.join(to));
+    }
+    true
 }
 
 /// Goal: names are told apart over all sources of a command.

@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
+use crate::attributes::{set, setfacl, told};
 use crate::support::compare::{ALL, assert_same};
 use crate::support::mount::Tmpfs;
 use crate::support::way::{Way, contents};
-use crate::support::{Room, age};
+use crate::support::{Room, age, set_mode};
 
 /// A tree with two file systems mounted in it, one of them in the other's sibling, and links to both.
 fn mounted(room: &Room) -> (Tmpfs, Tmpfs) {
@@ -86,6 +87,33 @@ fn each_source_has_its_own_file_system() {
     Way::Here.cp(&["-rxL"], &[room.at("data")], &files).run().sane().exits(0);
     assert_eq!(fs::read(files.join("data/to_file")).expect("read"), b"one");
     assert_eq!(fs::read_dir(files.join("data/to_dir")).expect("an empty directory").count(), 0);
+}
+
+/// Goal: with -aAX, -x and -xx the destination becomes what its source is, whatever is mounted, and so does
+/// the empty directory that stands for a file system, as rsync has it.
+/// Method: contents of a tree with mounts and of what is mounted itself, against rsync.
+#[test]
+fn roots_become_what_they_are() {
+    need!("root", "tmpfs", "attr", "rsync");
+    let room = Room::new();
+    let _mounts = mounted(&room);
+    for (at, mode) in [("data", 0o711), ("data/one", 0o700)] {
+        let source = room.at(at);
+        set_mode(&source, mode);
+        set(&source, "trusted.of-it", at.as_bytes());
+        setfacl(&["-m", "u:5:r"], &source);
+    }
+    for (at, source) in ["data", "data/one"].into_iter().enumerate() {
+        for options in ["-aAXx", "-aAXxx"] {
+            let source = room.at(source);
+            let [ours, theirs] = ["ours", "theirs"].map(|who| room.dir(&format!("{who}{at}{options}")));
+            Way::Here.cp(&[options], &[contents(&source)], &ours).run().sane().exits(0);
+            let done =
+                Command::new("rsync").arg(options).args([contents(&source), contents(&theirs)]).status();
+            assert!(done.expect("run rsync").success(), "rsync {options}");
+            assert_eq!(told(&ours), told(&theirs), "{options} {}", source.display());
+        }
+    }
 }
 
 /// Goal: who has no file systems is not asked to stay on one.

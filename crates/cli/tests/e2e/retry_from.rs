@@ -1,12 +1,13 @@
 //! `--retry-from`: what an earlier run did not copy, and nothing else.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use crate::support::Room;
 use crate::support::compare::{ALL, assert_no_debris, assert_same};
 use crate::support::run::Haul;
 use crate::support::way::{Way, contents};
+use crate::support::{Room, set_mode};
 
 /// A tree, and a destination where directories stand at the names of two of its files.
 fn half_way(room: &Room) {
@@ -59,6 +60,44 @@ fn what_failed_is_copied_alone() {
         assert!(inner.join("e/f/h").exists() && inner.join("b/d").exists());
         assert!(!inner.join("a").exists() && !inner.join("b/c").exists());
         assert_no_debris(&inner);
+    }
+}
+
+/// Goal: a list may name the destination itself, as `.`, and FIFOs; with -a the destination and directories
+/// on the way become what their sources are, and no other entry is made.
+/// Method: a list of both, one of the root alone, each way.
+#[test]
+fn the_root_and_special_files_are_tried_again() {
+    for way in Way::all() {
+        let room = Room::new();
+        let data = room.dir("data");
+        room.file("data/d/other", "x");
+        for pipe in ["data/d/pipe", "data/pipe"] {
+            let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from(0o640));
+            rustix::fs::mknodat(rustix::fs::CWD, room.at(pipe), fifo, mode, 0).expect("make a FIFO");
+        }
+        set_mode(&data, 0o711);
+        set_mode(&data.join("d"), 0o710);
+        let mode = |path: &Path| fs::symlink_metadata(path).expect("stat").mode() & 0o7777;
+        for (list, pipes) in [
+            ("{\"path\":\".\"}\n", false),
+            ("{\"path\":\".\"}\n{\"path\":\"d/pipe\"}\n", true),
+            ("{\"path\":\"d/pipe\"}\n", true),
+        ] {
+            let (list, sink) = (room.file("list", list), room.dir("sink"));
+            set_mode(&sink, 0o700);
+            let words = ["-a", &option("retry-from", &list)];
+            let ended = way.cp(&words, &[contents(&data)], &sink).run().sane().exits(0).summary();
+            assert_eq!(ended.number("specials"), u64::from(pipes), "{}", way.name());
+            assert_eq!(mode(&sink), 0o711, "{}", way.name());
+            assert_eq!(sink.join("d").exists(), pipes);
+            if pipes {
+                assert_eq!((mode(&sink.join("d")), mode(&sink.join("d/pipe"))), (0o710, 0o640));
+                assert_eq!(fs::read_dir(sink.join("d")).expect("list").count(), 1);
+            }
+            assert!(!sink.join("pipe").exists());
+            fs::remove_dir_all(&sink).expect("rm");
+        }
     }
 }
 

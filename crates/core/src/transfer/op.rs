@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::change::Change;
 pub use crate::change::{Existing, Rights};
 use crate::digest::{Cv, DigestKind, Root, Subtree};
-use crate::entry::{Fingerprint, Meta, Name, Timestamp};
+use crate::entry::{Fingerprint, Meta, Name, Node, Timestamp};
 use crate::extents::ExtentMap;
 use crate::ids::{BufferId, DirId, FileId, Generation, TargetId};
 use crate::journal::Widened;
@@ -217,7 +217,7 @@ pub enum SinkOp {
     /// Bring mode (and owner) of files up to date whose content is right, and make that durable (if
     /// `durable`). The inode that was found is changed, or nothing.
     Amend { durable: bool, items: Vec<AmendItem> },
-    /// Replace what stands at the name with a symbolic link.
+    /// Replace what stands at the name with a symbolic link, or a FIFO, socket or device.
     MakeLinks { items: Vec<LinkItem> },
     /// Give files that have their names these further names; what stands there gives way as for a file. The
     /// inode that was published, or found to be right, gets the name, or nothing does.
@@ -349,11 +349,14 @@ pub struct AmendItem {
     pub found: Seen,
 }
 
-/// A symbolic link to make.
+/// A symbolic link to make; or a FIFO, socket or device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkItem {
     pub file: SinkFile,
+    /// Of a link; of a node it is empty.
     pub target: Box<[u8]>,
+    /// It is no link, but this.
+    pub node: Option<Node>,
     pub meta: Meta,
     pub owner: bool,
     pub no_replace: bool,

@@ -11,14 +11,15 @@
 //! `data`, `epoch`, `end`, `drain`; directories that were closed to us (`widened`); a destination that cannot
 //! be reached any more (`gone`); one of several storage targets (`targets`); one that takes bytes in
 //! ascending order alone (`turns`); one that loses what was not synced (`lost`); how much is granted
-//! (`window`); extended attributes and lists (`metadata`); further names of files (`names`).
+//! (`window`); extended attributes and lists (`metadata`); what the destination root becomes (`root`);
+//! further names of files (`names`).
 
 use alloc::sync::Arc;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use crate::change::Change;
-use crate::entry::{Name, Part};
+use crate::entry::{Meta, Name, Nodes, Part};
 use crate::ids::{BufferId, DirId, FileId, Generation, SinkTarget, StreamId, Time};
 use crate::job::dirs::Dirs;
 use crate::job::earlier::Earlier;
@@ -45,6 +46,7 @@ mod lost;
 mod map;
 mod metadata;
 mod names;
+mod root;
 mod targets;
 mod turns;
 mod widened;
@@ -92,6 +94,10 @@ pub struct SinkConfig {
     pub names: Option<HashSet<Name>>,
     /// The part of one file that comes, if not files as a whole.
     pub part: Option<Part>,
+    /// FIFOs, sockets and devices that may come: those that this end's own command keeps.
+    pub nodes: Nodes,
+    /// What the destination root becomes when all in it is over; `None`: it stays as it is.
+    pub root: Option<Meta>,
 }
 
 /// What the driver must do.
@@ -143,6 +149,11 @@ pub enum SinkAction {
         end: Ended,
         root: Option<[u8; 32]>,
         bytes: u64,
+        change: Change,
+    },
+    /// The destination root is what it is to be, or could not be made so.
+    RootEnded {
+        end: Ended,
         change: Change,
     },
     /// The source waits for something; show it.
@@ -263,6 +274,8 @@ pub struct Sink {
     lacks: Option<Lack>,
     /// A stop was asked for; it begins then.
     stop_at: Option<Time>,
+    /// What the destination root is still to become.
+    root: Option<Meta>,
     removing_journal: bool,
     swept: bool,
     /// Why nothing can be written any more, until what is left is named.
@@ -296,7 +309,7 @@ impl Sink {
             }),
             turns: config.ascending.map(Turns::new),
             lost: HashMap::new(),
-            metadata: Metadata::default(),
+            metadata: Metadata::of_root(config.root.is_some() && config.agreed.metadata),
             names: Names::default(),
             waiting: HashMap::new(),
             waiting_count: 0,
@@ -321,6 +334,7 @@ impl Sink {
             stop: None,
             lacks: None,
             stop_at: None,
+            root: config.root,
             removing_journal: false,
             swept: false,
             gone: None,
@@ -460,6 +474,9 @@ impl Sink {
                 if self.end.replace(totals).is_some() || !self.dirs.all_ended() {
                     return self.violation("END came twice, or before the end of a directory");
                 }
+                if self.metadata.is_half_told(DirId::ROOT.as_file()) {
+                    return self.violation("END before all metadata of the destination root");
+                }
                 self.counts.walked = true;
             }
             Message::Metadata(pieces) if self.stop.is_none() => self.handle_metadata(pieces),
@@ -471,6 +488,7 @@ impl Sink {
             Message::Pong(_)
             | Message::Report(_)
             | Message::Received(_)
+            | Message::OwnerNames(_)
             | Message::Streams(_)
             | Message::TargetHealth(_) => {}
             Message::Announce(_)
@@ -564,6 +582,10 @@ impl Sink {
                 self.other_ops -= 1;
                 for (dir, result) in results {
                     if result.as_ref().is_err_and(|failure| self.is_of_the_stop(failure)) {
+                        continue;
+                    }
+                    if dir == DirId::ROOT {
+                        self.end_root(result);
                         continue;
                     }
                     if result.is_ok() {
@@ -694,6 +716,9 @@ impl Sink {
             self.actions.push_back(SinkAction::Send(message));
             self.finish(end);
         } else if self.end.is_some() && self.is_empty() && !self.removing_journal {
+            if self.finish_root() {
+                return;
+            }
             debug_assert_eq!((self.extents, self.holes), (0, 0), "maps go with their files");
             debug_assert!(self.metadata.is_empty(), "metadata go with their entries");
             self.removing_journal = true;

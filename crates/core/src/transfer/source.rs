@@ -92,6 +92,8 @@ pub struct SourceConfig {
     pub compares: bool,
     /// Nothing is sent: the sink says what would be.
     pub dry: bool,
+    /// The sink says what became of the destination root.
+    pub root: bool,
     /// What becomes of files that change while they are copied.
     pub changed: OnChange,
     /// How long it may be without any data stream; where none can join later, zero. A second is always
@@ -427,6 +429,14 @@ impl Source {
         })
     }
 
+    /// The walk read what the directory has of extended attributes and lists that the destination root
+    /// becomes. Once, at any time before its end.
+    pub fn handle_root(&mut self, values: Values) {
+        if self.config.root && self.config.agreed.metadata && !values.is_empty() {
+            self.metadata.push(DirId::ROOT.as_file(), Generation(0), values, true);
+        }
+    }
+
     fn push_announcement(&mut self, entry: Announced) {
         let len = announced_len(&entry);
         let metadata_len = self.metadata.pieces_len;
@@ -695,8 +705,9 @@ impl Source {
             self.announce_bytes = 0;
             let entries = std::mem::take(&mut self.announce);
             self.actions.push_back(SourceAction::Send(Message::Announce(entries)));
-            self.flush_metadata();
         }
+        // The destination root's come by themselves.
+        self.flush_metadata();
         if !self.dir_ends.is_empty() {
             let dirs = std::mem::take(&mut self.dir_ends);
             self.actions.push_back(SourceAction::Send(Message::DirEnd(dirs)));

@@ -6,8 +6,8 @@
 use super::codec::Reader;
 use super::encode::{
     CAPABILITY_LEN_MIN, CHOICE_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN, FILE_LAYOUT_LEN,
-    POLICY_BITS, SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN,
-    TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
+    OWNER_LEN_MIN, POLICY_BITS, SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN,
+    SUBTREE_LEN, TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
 };
 use super::entries::{ANNOUNCED_LEN_MIN, METADATA_LEN_MIN, read_announced, read_metadata};
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind};
@@ -16,9 +16,10 @@ use super::tables::{read_table, read_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Capability, Change, Chosen,
     DoneItem, EndReport, Extent, FILE_SINK_TARGETS_MAX, Failure, FailureKind, FileLayout, FileState,
-    HeldReport, Hello, ITEMS_MAX, LIVE_THREADS_MAX, Limits, LiveSettings, Message, NotKept, Outcome,
-    PATH_LEN_MAX, Placed, SINK_TARGETS_MAX, STREAMS_MAX, SUBTREES_MAX, SinkOptions, SourceRoot,
-    TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
+    HeldReport, Hello, ITEMS_MAX, LIVE_THREADS_MAX, Limits, LiveSettings, Message, NotKept,
+    OWNER_NAME_LEN_MAX, Outcome, OwnerName, PATH_LEN_MAX, Placed, SINK_TARGETS_MAX, STREAMS_MAX,
+    SUBTREES_MAX, SinkOptions, SourceRoot, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth, Totals,
+    WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{Name, NameError};
@@ -172,6 +173,15 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             let bad = |error| WireError::BadLayout { what: "where a file lies", source: error };
             Message::FileTargets { id, generation, layout: Layout::new(components).map_err(bad)? }
         }
+        kind::OWNER_NAMES => Message::OwnerNames(r.list("names of owners", items, OWNER_LEN_MIN, |r| {
+            let (group, id) = (r.bool("owner: a group")?, r.u32("number of an owner")?);
+            let what = "name of an owner";
+            let name: Box<[u8]> = r.bytes(what, OWNER_NAME_LEN_MAX)?.into();
+            match name.is_empty() {
+                true => Err(WireError::BadValue { what, value: 0 }),
+                false => Ok(OwnerName { group, id, name }),
+            }
+        })?),
         kind::OBJECT_LEN => Message::ObjectLen(read_object_size(r)?),
         kind::TIME_GRAIN => match r.u32("grain of times")? {
             0 => return Err(WireError::BadValue { what: "grain of times", value: 0 }),

@@ -11,8 +11,9 @@ use super::tables::{write_table, write_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Change, Chosen, DoneItem,
     EndReport, Extent, FILE_SINK_TARGETS_MAX, Failure, FailureKind, FileState, HeldReport, Hello, ITEMS_MAX,
-    LIVE_THREADS_MAX, LiveSettings, Message, Outcome, PATH_LEN_MAX, Placed, ROOTS_PART_MAX, STREAMS_MAX,
-    SUBTREES_MAX, SinkOptions, SourceRoot, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
+    LIVE_THREADS_MAX, LiveSettings, Message, OWNER_NAME_LEN_MAX, Outcome, OwnerName, PATH_LEN_MAX, Placed,
+    ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SinkOptions, SourceRoot, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX,
+    TRIAL_LEN_MAX, Totals,
 };
 use crate::entry::{NAME_LEN_MAX, Name};
 use crate::ids::{FileId, Generation, HOSTS_MAX, Holder, SessionEpoch, StreamId};
@@ -30,6 +31,8 @@ pub(super) const EXTENT_LEN: usize = 28;
 pub(super) const DATA_EXTENT_LEN: usize = 16;
 pub(super) const SEALED_LEN: usize = 14;
 pub(super) const FILE_LAYOUT_LEN: usize = 26;
+/// Without its name.
+pub(super) const OWNER_LEN_MIN: usize = 7;
 pub(super) const STREAM_FRAMES_LEN: usize = 10;
 pub(super) const TARGET_HEALTH_LEN: usize = 35;
 pub(super) const TARGET_COMPONENT_LEN_MIN: usize = 20;
@@ -93,6 +96,9 @@ impl Message {
             Message::NotHeld(list) => cut(list, items, |_| EXTENT_LEN, Message::NotHeld),
             Message::FileLayout(list) => cut(list, items, |_| FILE_LAYOUT_LEN, Message::FileLayout),
             Message::Metadata(list) => cut(list, items, metadata_len, Message::Metadata),
+            Message::OwnerNames(list) => {
+                cut(list, items, |o| OWNER_LEN_MIN + o.name.len(), Message::OwnerNames)
+            }
             Message::TargetHealth(list) => cut(list, items, |_| TARGET_HEALTH_LEN, Message::TargetHealth),
             Message::Sources { mut roots, policy } if roots.len() > ROOTS_PART_MAX => {
                 let last = roots.split_off((roots.len() - 1) / ROOTS_PART_MAX * ROOTS_PART_MAX);
@@ -191,6 +197,14 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
         Message::Metadata(pieces) => {
             list(w, "pieces of metadata", ITEMS_MAX, pieces, write_metadata);
             kind::METADATA
+        }
+        Message::OwnerNames(owners) => {
+            list(w, "names of owners", ITEMS_MAX, owners, |w, OwnerName { group, id, name }| {
+                w.bool(*group);
+                w.u32(*id);
+                w.bytes("name of an owner", name, OWNER_NAME_LEN_MAX);
+            });
+            kind::OWNER_NAMES
         }
         Message::FileLayout(files) => {
             list(w, "layouts of files", ITEMS_MAX, files, |w, file| {

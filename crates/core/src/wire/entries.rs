@@ -200,11 +200,8 @@ fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<Extras, Wire
         if matches!(kind, extra::SPARSE | extra::LAYOUT | extra::METADATA) {
             let empty = extras.bytes("extra field", len)?.is_empty();
             let mark = match entry {
-                EntryKind::File { .. } | EntryKind::Dir { .. } | EntryKind::Symlink { .. }
-                    if kind == extra::METADATA =>
-                {
-                    Some(&mut known.metadata)
-                }
+                EntryKind::HardLink { .. } if kind == extra::METADATA => None,
+                _ if kind == extra::METADATA => Some(&mut known.metadata),
                 EntryKind::File { sparse, .. } if kind == extra::SPARSE => Some(sparse),
                 EntryKind::File { striped, .. } if kind == extra::LAYOUT => Some(striped),
                 _ => None,
@@ -220,7 +217,7 @@ fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<Extras, Wire
             let mut value = Reader::new(extras.bytes("extra field", len)?);
             let names = value.u32(what)?;
             value.finish(what)?;
-            let may = matches!(entry, EntryKind::File { .. } | EntryKind::Symlink { .. });
+            let may = !matches!(entry, EntryKind::Dir { .. } | EntryKind::HardLink { .. });
             if !required || !may || names < 2 || known.names > 0 {
                 return Err(WireError::BadValue { what, value: names.into() });
             }

@@ -78,6 +78,7 @@ pub mod kind {
     pub const CHOICES: u8 = 0x8d;
     pub const PROCESSORS: u8 = 0x8e;
     pub const TIME_GRAIN: u8 = 0x8f;
+    pub const OWNER_NAMES: u8 = 0x90;
 }
 
 /// Kinds of the frames of volumes; see [`volume::wire`](crate::volume::wire). 0x40 to 0x4f are for the

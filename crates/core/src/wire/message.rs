@@ -114,6 +114,18 @@ pub struct MetadataPiece {
     pub last: bool,
 }
 
+/// Longest name of a user or group, bytes.
+pub const OWNER_NAME_LEN_MAX: usize = 255;
+
+/// What a user or group of this number is called at the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnerName {
+    pub group: bool,
+    pub id: u32,
+    /// At least one byte, at most [`OWNER_NAME_LEN_MAX`].
+    pub name: Box<[u8]>,
+}
+
 /// What the sink knows of an announced file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileState {
@@ -301,6 +313,20 @@ pub enum SourceRoot {
     Contents { of: Option<Name>, meta: Meta },
 }
 
+impl SourceRoot {
+    /// What the destination root becomes, whether it stood there or not: what the first directory is whose
+    /// contents come into it, as rsync does. `None`: it stays as it is, for nobody asked for owners,
+    /// attributes or lists, or nothing of the kind comes.
+    pub fn of_destination(roots: &[SourceRoot], policy: &SinkOptions) -> Option<Meta> {
+        let asked = policy.owner || policy.xattrs || policy.acls;
+        let first = roots.iter().find_map(|root| match root {
+            SourceRoot::Contents { meta, .. } => Some(*meta),
+            SourceRoot::Named { .. } => None,
+        });
+        first.filter(|_| asked)
+    }
+}
+
 /// Everything that can be said on the control stream after the hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -336,6 +362,9 @@ pub enum Message {
     /// Source to sink, of entries announced with metadata, only where both ends know
     /// [`capability::METADATA`](super::capability::METADATA).
     Metadata(Vec<MetadataPiece>),
+    /// Source to sink, before the first entry that they own: what users and groups are called there. Who does
+    /// not know it goes by numbers.
+    OwnerNames(Vec<OwnerName>),
     /// Source to sink, of files announced as striped, before any data of them.
     FileLayout(Vec<FileLayout>),
     /// No more entries will come in these directories.
@@ -515,6 +544,7 @@ impl Message {
             Message::Announce(_) => "ANNOUNCE",
             Message::Holes { .. } => "HOLES",
             Message::Metadata(_) => "METADATA",
+            Message::OwnerNames(_) => "OWNER_NAMES",
             Message::FileLayout(_) => "FILE_LAYOUT",
             Message::DirEnd(_) => "DIR_END",
             Message::FileStates(_) => "FILE_STATE",

@@ -36,10 +36,10 @@ pub mod capability {
     pub const TABLES: u16 = 0x0011;
     /// The far end tells what it chose, and why: `CHOICES`. Without a value.
     pub const CHOICES: u16 = 0x0012;
-    /// Entries may be FIFOs, sockets and devices.
+    /// Entries may be FIFOs, sockets and devices. Without a value.
     pub const SPECIALS: u16 = 0x0020;
-    /// Hard links are kept: entries may be other names of files and symbolic links. Required, without a
-    /// value, named by both ends or none.
+    /// Hard links are kept: entries may be other names of files and of all else that is no directory.
+    /// Required, without a value, named by both ends or none.
     pub const HARD_LINKS: u16 = 0x0021;
     /// Extended attributes or access control lists are kept: entries may be announced with metadata, and
     /// `METADATA` follows. Required, without a value, named by both ends or none.
@@ -61,6 +61,10 @@ pub mod capability {
     /// The sink writes into the files that stand at the destination. Required, without a value, named by both
     /// ends or none.
     pub const IN_PLACE: u16 = 0x002a;
+    /// The destination root becomes what the directory is whose contents come into it: what that has of
+    /// extended attributes and lists comes as of entry 0, and the sink says how entry 0 ended. Without a
+    /// value.
+    pub const ROOT: u16 = 0x002d;
     /// The tree is walked, or links at the destination are taken, in one of the ways that the user's options
     /// name (`copy_links`, `one_file_system` and their like): an end that does not know them would do it in
     /// another. Required, without a value, named by both ends or none.
@@ -69,7 +73,7 @@ pub mod capability {
     /// no end names it yet.
     pub const JOB: u16 = 0x0029;
     /// All that this version knows.
-    pub const KNOWN: [u16; 13] = [
+    pub const KNOWN: [u16; 16] = [
         HOLES,
         TARGETS,
         LAYOUTS,
@@ -84,9 +88,11 @@ pub mod capability {
         METADATA,
         HARD_LINKS,
         MANNERS,
+        ROOT,
+        SPECIALS,
     ];
     /// Those that every hello of this version names.
-    pub const OFFERED: [u16; 6] = [HOLES, TARGETS, LAYOUTS, LIVE_SETTINGS, TABLES, CHOICES];
+    pub const OFFERED: [u16; 8] = [HOLES, TARGETS, LAYOUTS, LIVE_SETTINGS, TABLES, CHOICES, ROOT, SPECIALS];
 }
 
 /// Numbers of the extra fields of an announced entry. `VOLUME_GENERATION` is spoken for.
@@ -101,11 +107,11 @@ pub mod extra {
     pub const VOLUME_GENERATION: u16 = 0x0003;
     /// The file may have holes: a map follows. Required, without a value; only where both ends know `HOLES`.
     pub const SPARSE: u16 = 0x0004;
-    /// `METADATA` follows. Required, without a value; of files, directories and symbolic links, only where
-    /// both ends know `METADATA`.
+    /// `METADATA` follows. Required, without a value; of all entries but hard links, only where both ends
+    /// know `METADATA`.
     pub const METADATA: u16 = 0x0005;
-    /// Other names may follow: how many there are at the source (u32, at least 2). Required; of files and
-    /// symbolic links, only where both ends know `HARD_LINKS`.
+    /// Other names may follow: how many there are at the source (u32, at least 2). Required; of all but
+    /// directories and hard links, only where both ends know `HARD_LINKS`.
     pub const NAMES: u16 = 0x0006;
 }
 
@@ -142,6 +148,10 @@ pub struct Agreed {
     pub metadata: bool,
     /// Both ends want hard links to be kept.
     pub hard_links: bool,
+    /// Both ends know [`capability::ROOT`].
+    pub root: bool,
+    /// Both ends know [`capability::SPECIALS`].
+    pub specials: bool,
     /// Both ends want data frames that are authenticated and not encrypted.
     pub auth_only: bool,
     /// What both ends make digests with.
@@ -167,6 +177,8 @@ impl Agreed {
             in_place: false,
             metadata: false,
             hard_links: false,
+            root: false,
+            specials: false,
             auth_only: false,
             digest: DigestKind::Blake3,
         }
@@ -231,6 +243,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
         return Err(WireError::WeakDigest);
     }
     let [holes, targets, layouts] = [capability::HOLES, capability::TARGETS, capability::LAYOUTS].map(both);
+    let [root, specials] = [capability::ROOT, capability::SPECIALS].map(both);
     let [live_settings, tables, choices] =
         [capability::LIVE_SETTINGS, capability::TABLES, capability::CHOICES].map(both);
     // One pair with one shard: no end can ask for more yet.
@@ -250,6 +263,8 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
         in_place,
         metadata,
         hard_links,
+        root,
+        specials,
         auth_only,
         digest,
     })

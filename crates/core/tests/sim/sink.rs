@@ -124,6 +124,8 @@ impl World {
         let ascending = self.ascending.as_mut().map(|rng| rng.u32(1..5));
         let wait = wait || ascending.is_some();
         let config = SinkConfig {
+            root: None,
+            nodes: Default::default(),
             part: None,
             agreed: Agreed { holes, digest, layouts: self.layouts, ..Agreed::plain(entries_max) },
             policy,
@@ -821,7 +823,10 @@ impl World {
                         src.used -= freed;
                     }
                 }
-                SinkAction::EntryEnded { .. } | SinkAction::Trouble { .. } | SinkAction::Notice(_) => {}
+                SinkAction::EntryEnded { .. }
+                | SinkAction::RootEnded { .. }
+                | SinkAction::Trouble { .. }
+                | SinkAction::Notice(_) => {}
                 SinkAction::Finished(end) => {
                     self.note(|| format!("sink finished: {end:?}"));
                     // Behind one that is aside the next may have begun.

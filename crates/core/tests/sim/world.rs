@@ -468,6 +468,7 @@ impl World {
             policy,
             wait,
             dry: false,
+            root: false,
             changed: self.changed,
             verify: false,
             compares: true,

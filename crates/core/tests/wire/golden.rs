@@ -353,6 +353,9 @@ fn golden_message(index: usize) -> Message {
         38 => Message::Choices(vec![Chosen { name: "readers".into(), value: "2 (as asked)".into() }]),
         39 => Message::Processors(Processors { count: 64, busy: 957 }),
         42 => Message::TimeGrain(1_000_000_000),
+        43 => {
+            Message::OwnerNames(vec![OwnerName { group: true, id: 0x0102, name: b"users".as_slice().into() }])
+        }
         41 => Message::Metadata(vec![MetadataPiece {
             id,
             generation,

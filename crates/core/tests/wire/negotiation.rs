@@ -46,6 +46,8 @@ fn negotiation_finds_the_common_ground() {
             in_place: false,
             metadata: false,
             hard_links: false,
+            root: false,
+            specials: false,
             auth_only: false,
             digest: DigestKind::Blake3,
         })

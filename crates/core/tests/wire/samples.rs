@@ -19,7 +19,7 @@ use haul_core::stage::{Processors, StageTime};
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-pub const MESSAGES: usize = 43;
+pub const MESSAGES: usize = 44;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 pub fn index_of(message: &Message) -> usize {
@@ -66,6 +66,7 @@ pub fn index_of(message: &Message) -> usize {
         Message::Processors(_) => 39,
         Message::NotHeld(_) => 40,
         Message::Metadata(_) => 41,
+        Message::OwnerNames(_) => 43,
         Message::TimeGrain(_) => 42,
     }
 }
@@ -194,6 +195,11 @@ fn file_range(r: &mut Rng, size: u64, object_size: u32) -> Option<FileRange> {
 
 pub fn lease(r: &mut Rng) -> Holder {
     Holder { host: r.u16(..HOSTS_MAX), epoch: r.u32(..) }
+}
+
+pub fn owner_name(r: &mut Rng) -> OwnerName {
+    let name = (0..r.usize(1..=OWNER_NAME_LEN_MAX)).map(|_| r.u8(..)).collect();
+    OwnerName { group: r.bool(), id: r.u32(..), name }
 }
 
 pub fn metadata(r: &mut Rng) -> MetadataPiece {
@@ -382,6 +388,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         13 => Message::Resend(list(r, 6, extent)),
         40 => Message::NotHeld(list(r, 6, extent)),
         41 => Message::Metadata(list(r, 3, metadata)),
+        43 => Message::OwnerNames(list(r, 5, owner_name)),
         14 => Message::StreamClosed { stream: StreamId(r.u16(..)), frames: number(r) },
         15 => Message::TargetHealth(list(r, 6, target_health)),
         16 => Message::Stop { reason: text(r) },

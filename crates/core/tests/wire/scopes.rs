@@ -100,7 +100,8 @@ fn marks_of_metadata_have_one_form() {
         assert!(with_extras(dir(), extra).is_err(), "{extra:?}");
     }
     let link = EntryKind::Symlink { target: b"t"[..].into() };
-    assert!(with_extras(link, &mark).is_ok() && with_extras(EntryKind::Socket, &mark).is_err());
+    assert!(with_extras(link, &mark).is_ok() && with_extras(EntryKind::Socket, &mark).is_ok());
+    assert!(with_extras(EntryKind::HardLink { to: FileId(1) }, &mark).is_err());
 }
 
 /// Goal: a hard link leads to an entry that can have been announced, a device is of a kind, no kind is beyond

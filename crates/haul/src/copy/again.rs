@@ -156,6 +156,7 @@ fn nothing_more(summary: Summary) -> Summary {
         dirs: 0,
         symlinks: 0,
         hard_links: 0,
+        specials: 0,
         bytes: 0,
         bytes_sent: 0,
         objects_resent: 0,
@@ -167,7 +168,8 @@ fn nothing_more(summary: Summary) -> Summary {
 
 /// An attempt came on.
 fn moved(summary: &Summary) -> bool {
-    summary.files + summary.dirs + summary.symlinks + summary.hard_links + summary.bytes_sent > 0
+    let entries = summary.files + summary.dirs + summary.symlinks + summary.specials + summary.hard_links;
+    entries + summary.bytes_sent > 0
 }
 
 /// One summary of all attempts: `last` says how it ended.
@@ -184,6 +186,7 @@ fn merged(before: Vec<Summary>, mut last: Summary, took: Duration) -> Summary {
         last.dirs = last.dirs.saturating_add(one.dirs);
         last.symlinks = last.symlinks.saturating_add(one.symlinks);
         last.hard_links = last.hard_links.saturating_add(one.hard_links);
+        last.specials = last.specials.saturating_add(one.specials);
         last.bytes = last.bytes.saturating_add(one.bytes);
         last.bytes_sent = last.bytes_sent.saturating_add(one.bytes_sent);
         last.objects_resent = last.objects_resent.saturating_add(one.objects_resent);

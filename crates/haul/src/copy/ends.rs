@@ -111,6 +111,8 @@ pub(super) fn sink_request(
         window: options.window,
         storage: options.sink_storage.clone(),
         layout: options.layout,
+        numeric_ids: options.numeric_ids,
+        nodes: options.nodes().kept,
         part: options.part(),
         in_place: options.is_in_place(),
         in_place_asked: options.in_place,

@@ -118,7 +118,9 @@ impl<'a> Plan<'a> {
                 let (ssh, picks) = (self.ssh(), self.request.picks.clone());
                 let sink_here = self.request.destination.local_path().filter(|_| self.host.is_none());
                 let sink_here = sink_here.map(|path| PathBuf::from(OsStr::from_bytes(path)));
-                let from = SourceRequest { replicas, retry, ssh, volumes, picks, sink_here, ..from };
+                let mut from = SourceRequest { replicas, retry, ssh, volumes, picks, sink_here, ..from };
+                // On one host they have the same names.
+                from.options.numeric_ids |= self.host.is_none();
                 End::Source(from.into())
             }
             Role::Sink => {

@@ -114,7 +114,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         (name.to_owned(), count)
     });
     let tally = near.tally;
-    let links = tally.links_left();
+    let links: Vec<_> = tally.links_left().into_iter().chain(tally.nodes_left()).collect();
     let not_kept = not_kept.chain(links.iter().map(|(links, _)| links.clone()));
     let (seconds, payload) = (start.elapsed().as_secs_f64(), near.own.payload.max(far.payload));
     // What moved next to nothing was limited by nothing.
@@ -180,7 +180,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     let Choice { value: streams, why } = streams;
     chosen.push(("streams".into(), format!("{streams} ({why})")));
     chosen.extend(advice.map(|advice| ("would help".into(), advice)));
-    chosen.extend(links.as_ref().map(|(_, names)| names.clone()));
+    chosen.extend(links.iter().map(|(_, names)| names.clone()));
     Summary {
         status,
         files: tally.files,
@@ -188,6 +188,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         amended_dirs: tally.amended_dirs,
         symlinks: tally.symlinks,
         hard_links: tally.hard_links,
+        specials: tally.specials,
         unchanged: tally.unchanged,
         amended: near.own.amended.saturating_add(far.amended),
         changed: request.options.changed,

@@ -177,6 +177,7 @@ pub(super) fn run(
         }),
         source_host: None,
         leaves_links: super::leaves_links(request),
+        asked_nodes: Default::default(),
     };
     let mut run = Run::new(begun, request, &watch, start);
     run.all(&markers);
@@ -368,7 +369,7 @@ impl<'a> Run<'a> {
         match item {
             WalkItem::Entry(announced) => self.entry(announced),
             // Servers have none.
-            WalkItem::Metadata(_) | WalkItem::NameOf { .. } => {}
+            WalkItem::Metadata(_) | WalkItem::NameOf { .. } | WalkItem::Root(_) | WalkItem::Owners(_) => {}
             WalkItem::DirEnd(id) => {
                 self.dirs.remove(&id);
                 self.pair.forget(id.as_file());

@@ -17,18 +17,20 @@ use std::iter;
 use std::sync::atomic::AtomicU64;
 
 use haul_core::change::Change;
-use haul_core::entry::{EntryKind, Extras, Name, Part};
+use haul_core::entry::{EntryKind, Extras, Meta, Name, Nodes, Part};
 use haul_core::ids::{DirId, Generation, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd, link_end, other_end};
 use haul_core::wire::{
     Agreed, Announced, DoneItem, Failure, FileState, Message, NotKept, Outcome, ROOTS_MAX, SinkOptions,
+    SourceRoot,
 };
 
 use super::hello::Opening;
+use super::owners::Owners;
 use super::session::{self, Closing, End, User};
-use super::sink::{SinkRequest, coming, hear, path_of, store_of};
+use super::sink::{SinkRequest, coming, hear, kind_of, path_of, store_of};
 use super::{Kind, Links, Report, Watch, end_report, protocol};
 use crate::events::Progress;
 use crate::handle::LiveSetting;
@@ -67,6 +69,9 @@ struct Dry {
     /// The part of one file that comes, if not files as a whole.
     part: Option<Part>,
     in_place: bool,
+    /// FIFOs, sockets and devices that may come.
+    nodes: Nodes,
+    owners: Owners,
     dirs: HashMap<DirId, Dir>,
     /// Parent and name of each of them.
     places: HashMap<DirId, (DirId, Name)>,
@@ -79,6 +84,8 @@ struct Dry {
     /// Entries whose metadata come.
     awaited: Awaited,
     names: Names,
+    /// What the destination root would become.
+    root: Option<Meta>,
     /// It is over.
     end: Option<SessionEnd>,
     /// Data streams of the start, over which nothing comes.
@@ -92,7 +99,7 @@ impl End for Dry {
     // A dry run is short: what is lost is not joined again.
     const REJOINS: bool = false;
     type Request = SinkRequest;
-    type Setup = (Box<dyn Looks>, SinkOptions, Option<Name>);
+    type Setup = (Box<dyn Looks>, SinkOptions, Option<Name>, Option<Meta>);
     type Own = Infallible;
     type Feed = ();
 
@@ -103,24 +110,28 @@ impl End for Dry {
         let (agreed, roots, policy) = hear(opening, request)?;
         let coming = coming(request, &roots, policy, &agreed);
         let (looker, rename) = store_of(request, opening.stop())?.look(&coming)?;
-        Ok((agreed, (looker, policy, rename)))
+        let root = SourceRoot::of_destination(&roots, &policy).filter(|_| agreed.root);
+        Ok((agreed, (looker, policy, rename, root)))
     }
 
     fn start(
         session: &mut Session<'_>,
         data: Vec<(StreamId, Link)>,
         request: &SinkRequest,
-        (looker, policy, rename): Self::Setup,
+        (looker, policy, rename, root): Self::Setup,
     ) -> Result<Dry, Failure> {
         session.user.tally.renamed = rename.is_some();
         session.other.send(Message::Destination { wait: true, rename, epoch: 0, resumed: false });
-        let awaited = Awaited::new(session.agreed.metadata, policy);
+        let awaited = Awaited::new(session.agreed.metadata, root.is_some(), policy);
         Ok(Dry {
             names: Names::new(session.agreed.hard_links),
             awaited,
+            root,
             _data: data,
             part: request.part,
             in_place: request.in_place,
+            owners: Owners::new(request.numeric_ids),
+            nodes: if session.agreed.specials { request.nodes } else { Nodes::default() },
             ..Dry::new(looker, policy)
         })
     }
@@ -216,6 +227,8 @@ impl Dry {
             policy,
             part: None,
             in_place: false,
+            nodes: Nodes::default(),
+            owners: Owners::default(),
             dirs: HashMap::new(),
             places: HashMap::new(),
             unseen: 0,
@@ -223,6 +236,7 @@ impl Dry {
             foreseen: Foreseen::by_this_user(),
             awaited: Awaited::default(),
             names: Names::default(),
+            root: None,
             end: None,
             _data: Vec::new(),
         }
@@ -254,6 +268,8 @@ impl Dry {
         session: &mut Session<'_>,
     ) -> Result<Option<SessionEnd>, Failure> {
         let Session { other, user, .. } = session;
+        let mut message = message;
+        self.owners.hear(&mut message, user.watch);
         match message {
             Message::SourceRoots(_) | Message::Sources { .. } => {
                 let text = format!("the other end names its sources twice, or more than {ROOTS_MAX}");
@@ -290,6 +306,10 @@ impl Dry {
             }
             Message::Trouble { path, failure } => user.tally.fail(user.watch, path.to_vec(), &failure),
             Message::End(_) => {
+                if let Some(outcome) = self.take_root(user) {
+                    let (id, generation) = (DirId::ROOT.as_file(), Generation(0));
+                    other.send(Message::Done(vec![DoneItem { id, generation, outcome }]));
+                }
                 other.send(Message::Complete);
                 return Ok(Some(SessionEnd::Complete));
             }
@@ -302,6 +322,28 @@ impl Dry {
             _ => {}
         }
         Ok(None)
+    }
+
+    /// Says what would become of the destination root, if that becomes anything.
+    fn take_root(&mut self, user: &mut User<'_>) -> Option<Outcome> {
+        let mut meta = self.root.take()?;
+        self.owners.map(&mut meta);
+        self.looker.expect(self.awaited.take_root());
+        let stood = self.looker.root()?;
+        let (end, change) = match stood {
+            Ok(stood) => {
+                let change =
+                    stood.map_or(Change::NEW, |stood| Change::of_dir(&stood, &meta, self.policy.owner));
+                self.foreseen.count(&meta, self.policy.owner, false);
+                (other_end(change), change)
+            }
+            Err(failure) => (Ended::Failed(failure), Change::NONE),
+        };
+        user.tally.root(user.watch, &end, change);
+        Some(match end {
+            Ended::Failed(failure) => Outcome::Failed(failure),
+            _ => Outcome::Done { root: None, change },
+        })
     }
 
     /// Says what would become of an entry.
@@ -377,10 +419,28 @@ impl Dry {
                     || None,
                 );
             }
-            EntryKind::Symlink { target } => {
-                self.names.is_link(id);
-                let planned =
-                    looker.link(parent, &name, &target, (&meta, policy.owner && !policy.no_clobber));
+            EntryKind::Symlink { .. } | EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } => {
+                let owner = policy.owner && !policy.no_clobber;
+                self.names.is_made_as_link(id, kind.node());
+                let (kind, planned) = match (kind.node(), kind) {
+                    (Some(node), _) if !self.nodes.keep(node) => {
+                        return Err(protocol("an entry of a kind that this session was not to have"));
+                    }
+                    (Some(node), _) => {
+                        let planned = looker.node(parent, &name, node, (&meta, owner));
+                        // One that stands stays as it is.
+                        let stays = |change: Change| policy.no_clobber && !change.has(Change::NEW);
+                        let planned = planned.map(|(change, existing)| match stays(change) {
+                            true => (Change::NONE, existing),
+                            false => (change, existing),
+                        });
+                        (kind_of(node), planned)
+                    }
+                    (None, EntryKind::Symlink { target }) => {
+                        (Kind::Symlink, looker.link(parent, &name, &target, (&meta, owner)))
+                    }
+                    (None, _) => return Err(protocol("an entry of no kind that there is")),
+                };
                 let (end, change) = match planned {
                     Ok((change, existing))
                         if !change.is_none() && existing != Existing::Nothing && policy.no_clobber =>
@@ -392,7 +452,7 @@ impl Dry {
                     }
                     Ok((change, _)) => {
                         if !change.is_none() {
-                            self.foreseen.count(&meta, policy.owner, true);
+                            self.foreseen.count(&meta, policy.owner, kind == Kind::Symlink);
                         }
                         (link_end(change), change)
                     }
@@ -406,12 +466,19 @@ impl Dry {
                     _ => DoneItem { id, generation, outcome: Outcome::Done { root: None, change } },
                 });
                 let path = || at(&self.places);
-                user.tally.count(user.watch, Kind::Symlink, &end, (None, change), 0, path, || None);
+                user.tally.count(user.watch, kind, &end, (None, change), 0, path, || None);
             }
             EntryKind::HardLink { to } => {
-                let planned = self.looker.file(parent, &name);
+                let mut planned = self.looker.file(parent, &name);
+                if let (Ok(Existing::Special), Some(node)) = (&planned, self.names.node_of(to))
+                    && let Ok((change, _)) = self.looker.node(parent, &name, node, (&meta, false))
+                    && !change.has(Change::NEW)
+                {
+                    // Such a thing gives way as a link does.
+                    planned = Ok(Existing::Link);
+                }
                 let inode = self.looker.inode(parent, &name);
-                let (planned, first, is_link) = self.names.plan(to, (planned, inode), &meta, &self.policy)?;
+                let (planned, first, kind) = self.names.plan(to, (planned, inode), &meta, &self.policy)?;
                 let (end, change) = match planned {
                     Ok(planned) => planned,
                     Err(failure) => (self.without_a_look(parent, failure), Change::NONE),
@@ -420,12 +487,8 @@ impl Dry {
                     Ended::Failed(failure) => failed(failure.clone()),
                     _ => DoneItem { id, generation, outcome: Outcome::Done { root: None, change } },
                 });
-                let kind = if is_link { Kind::Symlink } else { Kind::File };
                 let (path, first) = (|| at(&self.places), || first.to_vec());
                 user.tally.count_name(user.watch, kind, &end, change, path, first, || None);
-            }
-            EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } => {
-                return Err(protocol("an entry of a kind that this session was not to have"));
             }
             EntryKind::Dir { .. } => {
                 let dir = id.as_dir();
@@ -515,9 +578,8 @@ fn plan(
 
 #[cfg(test)]
 mod tests {
-    use haul_core::entry::{Meta, Timestamp, Version};
+    use haul_core::entry::{Timestamp, Version};
     use haul_core::ids::{FileId, Holder};
-    use haul_core::wire::SourceRoot;
 
     use haul_storage::place::Destination;
     use haul_storage::place::Place;
@@ -581,6 +643,7 @@ mod tests {
             in_place: false,
             in_place_asked: false,
             sources_here: &[],
+            tells_root: false,
         };
         stores::sink(&to).and_then(|store| store.look(&coming)).expect("it can be looked at").0
     }

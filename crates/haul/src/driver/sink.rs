@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use haul_core::entry::{Name, Part};
+use haul_core::entry::{Name, Node, Nodes, Part};
 use haul_core::ids::{BufferId, DirId, FileId, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::reliability::Reliability;
 use haul_core::schedule::{Health, TargetState};
@@ -20,6 +20,7 @@ use super::choices::InWords;
 use super::held;
 use super::hello::Opening;
 use super::net::Receive;
+use super::owners::Owners;
 use super::session::{self, Closing, End};
 use super::streams::Lines;
 use super::view::name_of;
@@ -90,6 +91,10 @@ pub(crate) struct SinkRequest {
     pub(crate) storage: StorageOptions,
     /// How new files come to lie on storage targets.
     pub(crate) layout: LayoutChoice,
+    /// Owners are kept by number, whatever they are called.
+    pub(crate) numeric_ids: bool,
+    /// FIFOs, sockets and devices that this command keeps.
+    pub(crate) nodes: Nodes,
     /// The part of one file that comes, if not files as a whole.
     pub(crate) part: Option<Part>,
     /// Nothing gets another name than it is written under.
@@ -126,6 +131,7 @@ struct SinkEnd {
     network: Network,
     paused: bool,
     hears: Option<Hears>,
+    owners: Owners,
     resumed: bool,
     /// For the summary: what other jobs left here.
     found: InWords,
@@ -167,10 +173,12 @@ struct Names {
     /// Parent and name of each directory.
     places: HashMap<DirId, (DirId, Name)>,
     dirs: HashMap<FileId, ()>,
-    /// Paths of files that others may be names of, if somebody is told of them.
-    firsts: HashMap<FileId, Vec<u8>>,
+    /// Paths of what others may be names of, and what it is if it is no file, if somebody is told of them.
+    firsts: HashMap<FileId, (Vec<u8>, Kind)>,
     /// Of these, files that no other name comes of any more.
     gone: VecDeque<FileId>,
+    /// FIFOs, sockets and devices that are being made.
+    nodes: HashMap<FileId, Kind>,
 }
 
 /// Payload on its way from a stream to storage.
@@ -195,6 +203,14 @@ fn start_receiver(
     let (meter, post) = (session.meter.clone(), session.mailbox.post(Own::Recv));
     DataReceiver::spawn(link, stream, epoch, pool.clone(), meter, post)
         .map_err(|e| local(errno::with_causes(&e)))
+}
+
+/// What people are told that it is.
+pub(crate) fn kind_of(node: Node) -> Kind {
+    match node {
+        Node::Fifo | Node::Socket => Kind::Special,
+        Node::Device { .. } => Kind::Device,
+    }
 }
 
 /// The path of an entry below the destination root.
@@ -252,7 +268,7 @@ impl End for SinkEnd {
                 SinkAction::Lead { id, parent, name } => {
                     if session.user.watch.verbose {
                         let path = path_of(&self.names.places, parent, &name);
-                        self.names.firsts.insert(id, path);
+                        self.names.firsts.insert(id, (path, Kind::Symlink));
                     }
                     self.storage.engine.lead(id, parent, &name);
                 }
@@ -279,20 +295,25 @@ impl End for SinkEnd {
                 SinkAction::EntryEnded { id, parent, name, is_link, joined, end, root, bytes, change } => {
                     let kind = match self.names.dirs.remove(&id) {
                         Some(()) => Kind::Dir,
-                        None if is_link => Kind::Symlink,
+                        None if is_link => self.names.nodes.remove(&id).unwrap_or(Kind::Symlink),
                         None => Kind::File,
                     };
                     let path = || path_of(&self.names.places, parent, &name);
                     let user = &mut session.user;
                     match joined {
                         Some(to) => {
-                            let to = || self.names.firsts.get(&to).cloned().unwrap_or_default();
+                            let first = self.names.firsts.get(&to);
+                            let kind = first.map_or(kind, |(_, first)| if is_link { *first } else { kind });
+                            let to = || first.map(|(path, _)| path.clone()).unwrap_or_default();
                             user.tally.count_name(user.watch, kind, &end, change, path, to, || None);
                         }
                         None => {
                             user.tally.count(user.watch, kind, &end, (root, change), bytes, path, || None);
                         }
                     }
+                }
+                SinkAction::RootEnded { end, change } => {
+                    session.user.tally.root(session.user.watch, &end, change);
                 }
                 SinkAction::Trouble { path, failure } => {
                     let user = &mut session.user;
@@ -346,6 +367,8 @@ impl End for SinkEnd {
         if let Message::Streams(streams) = message {
             session.other.lines.asked_for(streams);
         }
+        let mut message = message;
+        self.owners.hear(&mut message, session.user.watch);
         match (message, &self.hears) {
             (Message::Trial(json), Some(hears)) => hears(&json),
             (message, _) => {
@@ -568,10 +591,23 @@ impl SinkEnd {
         self.machine.handle_stream_lost(stream, frames);
     }
 
-    fn submit(&mut self, op: SinkOp) {
+    fn submit(&mut self, mut op: SinkOp) {
+        if let SinkOp::FinishDirs { dirs, .. } = &mut op {
+            // What the root becomes was told ahead of all names.
+            let root = dirs.iter_mut().filter(|(id, _)| *id == DirId::ROOT);
+            root.for_each(|(_, meta)| self.owners.map(meta));
+        }
         if matches!(op, SinkOp::Lookup { .. }) {
             // Of files that were just announced.
             self.see_places();
+        }
+        if let SinkOp::MakeLinks { items } = &op {
+            for (id, node) in items.iter().filter_map(|item| Some((item.file.id, item.node?))) {
+                self.names.nodes.insert(id, kind_of(node));
+                if let Some((_, kind)) = self.names.firsts.get_mut(&id) {
+                    *kind = kind_of(node);
+                }
+            }
         }
         let buffers = &mut self.payload.buffers;
         let buffer = match &op {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
-use haul_core::ids::{SessionEpoch, StreamId, TargetId, Time};
+use haul_core::ids::{DirId, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::reliability::Reliability;
 use haul_core::schedule::{Health, Policy, TargetState};
 use haul_core::stage::Stage;
@@ -177,6 +177,9 @@ impl End for SourceEnd {
                 SourceAction::CloseStream(stream) => {
                     session.other.lines.stream_lost(stream, session.clock.now());
                     self.network.close(stream);
+                }
+                SourceAction::EntryEnded { id, end, change, .. } if id == DirId::ROOT.as_file() => {
+                    session.user.tally.root(session.user.watch, &end, change);
                 }
                 SourceAction::EntryEnded { id, end, root, bytes, joined, change } => {
                     let kind = self.walked.kinds.remove(&id).unwrap_or(Kind::File);

@@ -36,6 +36,8 @@ pub(crate) struct Tally {
     pub(crate) symlinks: u64,
     /// Further names that were given to files or symbolic links.
     pub(crate) hard_links: u64,
+    /// FIFOs, sockets and devices.
+    pub(crate) specials: u64,
     pub(crate) unchanged: u64,
     pub(crate) skipped: u64,
     pub(crate) failed: u64,
@@ -51,6 +53,8 @@ pub(crate) struct Tally {
     pub(crate) renamed: bool,
     /// Symbolic links that the destination cannot have.
     links_left: LeftOut,
+    /// FIFOs, sockets and devices that this user, or the file system, cannot make.
+    nodes_left: LeftOut,
     /// Mappings that were shown.
     mapped: u64,
 }
@@ -92,6 +96,7 @@ impl Tally {
                         self.amended_dirs += u64::from(!change.has(Change::NEW));
                     }
                     Kind::Symlink => self.symlinks += 1,
+                    Kind::Special | Kind::Device => self.specials += 1,
                 }
                 EntryEnd::Copied
             }
@@ -106,11 +111,14 @@ impl Tally {
             }
             Ended::Failed(failure) => {
                 let path = path();
-                if kind != Kind::Symlink || !self.leaves_link(watch, &path, failure) {
+                if self.leaves_node(watch, kind, failure) {
+                    self.nodes_left.add(&path);
+                } else if kind == Kind::Symlink && self.leaves_link(watch, &path, failure) {
+                    self.links_left.add(&path);
+                } else {
                     return self.fail(watch, path, failure);
                 }
                 self.skipped += 1;
-                self.links_left.add(&path);
                 if watch.verbose {
                     let (end, change) = (EntryEnd::Skipped, Change::NONE);
                     watch.tell(Event::Entry { path, kind, end, change, bytes: 0, link_of: None });
@@ -121,7 +129,9 @@ impl Tally {
         // Of a directory that stood there nothing else can change.
         let amended = match kind {
             Kind::Dir => *end == Ended::Copied && !change.has(Change::NEW),
-            Kind::File | Kind::Symlink => *end == Ended::Unchanged && !change.is_none(),
+            Kind::File | Kind::Symlink | Kind::Special | Kind::Device => {
+                *end == Ended::Unchanged && !change.is_none()
+            }
         };
         let shows = *end == Ended::Copied || amended;
         let maps = watch.plan.as_ref().filter(|_| shows && self.mapped < MAPPINGS_MAX);
@@ -192,6 +202,19 @@ impl Tally {
         }
     }
 
+    /// Tells the observer how the destination root ended. It is in no count but that of failures.
+    pub(crate) fn root(&mut self, watch: &Watch, end: &Ended, change: Change) {
+        let path = b".".to_vec();
+        match end {
+            Ended::Failed(failure) => self.fail(watch, path, failure),
+            Ended::Copied if watch.verbose => {
+                let (kind, end) = (Kind::Dir, EntryEnd::Copied);
+                watch.tell(Event::Entry { path, kind, end, change, bytes: 0, link_of: None });
+            }
+            _ => {}
+        }
+    }
+
     /// Whether it is what a destination without symbolic links says of one, and nobody named this one.
     fn leaves_link(&self, watch: &Watch, path: &[u8], failure: &Failure) -> bool {
         let Some(sources) = &watch.leaves_links else { return false };
@@ -200,6 +223,26 @@ impl Tally {
             false => sources.iter().any(|name| name == path),
         };
         failure.kind == FailureKind::Create && failure.errno == EOPNOTSUPP && !is_named
+    }
+
+    /// Whether it is a FIFO, socket or device that cannot be made there, and that nobody asked for by name.
+    fn leaves_node(&self, watch: &Watch, kind: Kind, failure: &Failure) -> bool {
+        let asked = match kind {
+            Kind::Special => watch.asked_nodes.specials,
+            Kind::Device => watch.asked_nodes.devices,
+            Kind::File | Kind::Dir | Kind::Symlink => return false,
+        };
+        const EPERM: i32 = 1;
+        !asked && failure.kind == FailureKind::Create && matches!(failure.errno, EPERM | EOPNOTSUPP)
+    }
+
+    /// What of these a summary says: what was not kept, and their names.
+    pub(crate) fn nodes_left(&self) -> Option<((String, u64), (String, String))> {
+        let names = self
+            .nodes_left
+            .in_words("devices, which root alone makes, or what the file system has none of")?;
+        let count = self.nodes_left.count();
+        Some((("special files that could not be made there".into(), count), (SKIPPED.into(), names)))
     }
 
     /// What of these links a summary says: what was not kept, and their names.

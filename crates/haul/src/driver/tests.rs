@@ -195,6 +195,8 @@ fn spawn_end(name: &str, work: impl FnOnce() -> Report + Send + 'static) -> thre
 
 pub(super) fn sink_request(dst: &Path) -> SinkRequest {
     SinkRequest {
+        numeric_ids: false,
+        nodes: Default::default(),
         part: None,
         in_place: false,
         in_place_asked: false,

@@ -346,6 +346,7 @@ impl SinkStore for FtpSink {
             rename,
             resumed: false,
             names,
+            root: None,
             found: Vec::new(),
         })
     }

@@ -67,6 +67,8 @@ mod data;
 mod fan_out;
 mod journal_writer;
 mod names;
+mod nodes;
+mod root;
 mod together;
 mod verify;
 

@@ -464,6 +464,7 @@ fn links_are_made() {
     let link = |id, text: &str, no_replace| LinkItem {
         file: file(id, DirId::ROOT, text, 0),
         target: b"../../etc/passwd"[..].into(),
+        node: None,
         meta: META,
         owner: false,
         no_replace,

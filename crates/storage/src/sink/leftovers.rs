@@ -240,7 +240,7 @@ impl Leftovers {
     /// Whether an earlier run made it. A file may have a second name, which it keeps: one that was published
     /// by linking it.
     fn made(&self, stat: &Stat) -> bool {
-        let kind = matches!(kind_of(stat), FileType::RegularFile | FileType::Symlink);
+        let kind = kind_of(stat) != FileType::Directory;
         let ours = self.uid.is_none_or(|uid| uid == 0 || uid == stat.st_uid);
         kind && (ours || haul_mutant::removed("leftovers-are-ours"))
     }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use haul_core::change::{Change, Stood};
-use haul_core::entry::{Fingerprint, Meta, Name};
+use haul_core::entry::{Fingerprint, Meta, Name, Node};
 use haul_core::ids::{DirId, FileId};
 use haul_core::metadata::Values;
 use haul_core::transfer::op::{Existing, Inode};
@@ -22,7 +22,8 @@ use super::fault;
 use super::files::aliases::{Aliases, Print, Verdict, mounted_twice};
 use super::files::in_place::{InPlace, has_other_entry, is_a_source};
 use super::files::look::is_counted_on;
-use super::stat::{existing_of, inode_of, mtime_of, note_differs, rights_of, stood_of};
+use super::meta::may_change;
+use super::stat::{existing_of, inode_of, is_node, mtime_of, note_differs, rights_of, stood_of};
 use super::tree::SinkTree;
 use crate::attributes::{self, Keeps, Subject};
 use crate::manners::LinksThere;
@@ -48,6 +49,8 @@ pub struct Looker {
     /// `None`: the destination is not there yet.
     tree: Option<SinkTree>,
     fat: bool,
+    /// The root becomes what its source says.
+    takes_root: bool,
     /// Files would be written in place.
     in_place: Option<InPlace>,
     aliases: Aliases,
@@ -62,6 +65,7 @@ impl Looker {
         Looker {
             tree: None,
             fat: false,
+            takes_root: false,
             in_place: None,
             aliases: Aliases::new(false, false),
             keeps: Keeps::default(),
@@ -78,9 +82,10 @@ impl Looker {
             Ok(tree) => {
                 let fat = is_fat(tree.root());
                 let aliases = Aliases::new(false, mounted_twice(root));
-                Ok(Looker { tree: Some(tree.to_look_at()), fat, aliases, ..Looker::at_nothing() })
+                let (tree, takes_root) = (Some(tree.to_look_at()), true);
+                Ok(Looker { tree, fat, takes_root, aliases, ..Looker::at_nothing() })
             }
-            Err(failure) if is_nothing(&failure) => Ok(Looker::at_nothing()),
+            Err(failure) if is_nothing(&failure) => Ok(Looker { takes_root: true, ..Looker::at_nothing() }),
             Err(failure) => Err(failure),
         }
     }
@@ -163,12 +168,21 @@ impl Looks for Looker {
             Ok(Some(_)) | Err(_) => {}
         }
         let mut stood = stood.map(|stat| stood_of(&stat, |_| self.grain(&stat)));
+        if let Some(stood) = stood.as_mut().filter(|stood| id == DirId::ROOT && !may_change(stood.rights.uid))
+        {
+            // Nothing of it will change.
+            stood.untold = true;
+        }
         if let (Some(stood), Ok(Some((_, fd)))) = (&mut stood, self.fd(id)) {
             let (subject, values) = (Subject::Open(fd.as_fd()), self.expected.take());
             let differs = attributes::compare(subject, FileType::Directory, self.keeps, values.as_ref());
             note_differs(&mut stood.rights, &differs);
         }
         Ok(stood)
+    }
+
+    fn root(&self) -> Option<Result<Option<Stood>, Failure>> {
+        self.takes_root.then(|| self.dir(DirId::ROOT))
     }
 
     fn expect(&self, values: Option<Values>) {
@@ -246,6 +260,37 @@ impl Looks for Looker {
         match denied(&dir, b".", Access::WRITE_OK | Access::EXEC_OK) {
             Some(errno) if errno == Errno::ROFS || !is_ours() => fails("create", errno),
             _ => Ok(()),
+        }
+    }
+
+    fn node(
+        &self,
+        parent: DirId,
+        name: &Name,
+        node: Node,
+        (meta, owner): (&Meta, bool),
+    ) -> Result<(Change, Existing), Failure> {
+        let existing = self.file(parent, name)?;
+        let at = self.fd(parent)?;
+        if let (Existing::Special, Some((tree, dir))) = (existing, &at)
+            && let Ok(stat) = tree.jail().stat(dir, name)
+            && is_node(&stat, node)
+        {
+            let mut stood = stood_of(&stat, |_| self.grain(&stat));
+            let (subject, values) = (Subject::Name(dir.as_fd(), name), self.expected.take());
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            note_differs(&mut stood.rights, &attributes::compare(subject, kind, self.keeps, values.as_ref()));
+            return Ok((Change::of_node(&stood, meta, owner), Existing::Nothing));
+        }
+        match existing {
+            Existing::Dir => Err(dir_stands()),
+            _ if matches!(node, Node::Device { .. }) && !geteuid().is_root() => Err(fault::os(
+                FailureKind::Create,
+                "make the device",
+                &haul_base::escape::within(name.as_bytes()),
+                Errno::PERM,
+            )),
+            existing => Ok((Change::NEW, existing)),
         }
     }
 

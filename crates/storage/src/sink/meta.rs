@@ -14,7 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::calls::set_mtime;
 use super::fault;
-use super::stat::mtime_of;
+use super::stat::{may_give, mtime_of};
 use crate::store::NotKept;
 
 const SETUID: u32 = 0o4000;
@@ -44,6 +44,11 @@ impl NotKeptCounters {
             nfs4: read(&self.nfs4),
         }
     }
+}
+
+/// Whether this user may change what belongs to `uid`.
+pub(super) fn may_change(uid: u32) -> bool {
+    rustix::process::geteuid().as_raw() == uid || may_give()
 }
 
 pub(super) fn count(counter: &AtomicU64) {
@@ -246,7 +251,7 @@ impl Foreseen {
 }
 
 /// The mode without what must not stand there where owner and group are not those of the source.
-fn kept_bits(source: u32, (user, group): (bool, bool)) -> u32 {
+pub(super) fn kept_bits(source: u32, (user, group): (bool, bool)) -> u32 {
     let mut mode = source;
     // A setuid program may be meant for its group alone.
     let kept = (user && group) || haul_mutant::removed("setid-needs-its-owner");
@@ -259,7 +264,7 @@ fn kept_bits(source: u32, (user, group): (bool, bool)) -> u32 {
     mode
 }
 
-fn wider(path: &str, got: u32, source: u32) -> String {
+pub(super) fn wider(path: &str, got: u32, source: u32) -> String {
     format!(
         "{path}: the file system keeps mode {got:04o}, which allows more than {source:04o} at the source; \
          mount it with a umask that does not, or copy to another one"

@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 
 use haul_core::change::Stood;
-use haul_core::entry::Timestamp;
+use haul_core::entry::{Node, Timestamp};
 use haul_core::transfer::op::{Existing, Inode, Rights, Seen};
 use rustix::fs::{FileType, Stat};
 use rustix::process::geteuid;
@@ -13,9 +13,21 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::attributes::Differs;
 use crate::source::acl::mode_by;
+use crate::source::stat::node_of;
 
 pub(super) fn is_regular(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// Which FIFO, socket or device it is, if it is one.
+#[allow(clippy::unnecessary_cast)]
+pub(super) fn node_as(stat: &Stat) -> Option<Node> {
+    node_of(FileType::from_raw_mode(stat.st_mode), stat.st_rdev as u64)
+}
+
+/// Whether it is this FIFO, socket or device.
+pub(super) fn is_node(stat: &Stat, node: Node) -> bool {
+    node_as(stat) == Some(node)
 }
 
 pub(super) fn inode_of(stat: &Stat) -> Inode {
@@ -56,7 +68,7 @@ pub(super) fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
 
 /// Whether this process may give files to others, or change those of others: as root, or by one of root's
 /// capabilities.
-fn may_give() -> bool {
+pub(super) fn may_give() -> bool {
     static MAY: OnceLock<bool> = OnceLock::new();
     *MAY.get_or_init(|| {
         let any = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;

@@ -69,10 +69,21 @@ impl SinkStore for Directory {
         // Only the last component of a new destination is made for a single file's directory: a typing error
         // must not grow a tree.
         let like = root_like(roots);
-        let tree = SinkTree::open_root_like(&root, rename.is_none(), like.as_ref())
+        // Who must not be in it may be told by its list alone, which it gets at the end.
+        let closed =
+            coming.root().is_some() && policy.acls && !haul_mutant::removed("roots-wait-for-their-lists");
+        let tree = SinkTree::open_root_with(&root, rename.is_none(), (like.as_ref(), closed))
             .map_err(|failure| unopened(failure, &self.typed, &root, rename.is_some()))?
             .with_links(self.links);
         refuse_special(tree.root(), &root, rename.as_ref(), coming)?;
+        // Until the job is ours, or not: then it is closed again.
+        let tree = ClosesAgain(Some(tree));
+        if coming.root().is_some() {
+            tree.open_root_to_us().map_err(|errno| {
+                let text = format!("open the destination to its owner: {}", errno::text(errno));
+                Failure { kind: FailureKind::Create, errno: errno.raw_os_error(), text: text.into() }
+            })?;
+        }
         let key = job_of(tree.root_id(), roots, rename.as_ref(), coming.part.as_ref());
         let state = self.state.as_deref();
         let place =
@@ -108,8 +119,10 @@ impl SinkStore for Directory {
         let wait = resumed || stands_already(&tree, roots, rename.as_ref());
         let names = names_of(roots, rename.as_ref());
         let earlier = &resume.replayed;
+        let (job_root, tree) = (coming.root(), Arc::new(tree.keep()));
         let job = HeldDirectory {
-            like: like.map(|like| (like, policy)),
+            like: like.filter(|_| job_root.is_none()).map(|like| (like, policy)),
+            durable: policy.durable,
             written: OnceLock::new(),
             ready: Some(Ready {
                 adopt: Adopt::new(ours, &earlier.tags, &earlier.unproven, policy.no_clobber),
@@ -121,13 +134,15 @@ impl SinkStore for Directory {
                 },
                 confirm: owner.follows_unproven() || earlier.may_be_overtaken(),
                 in_place: in_place(coming),
-                tree: Arc::new(tree),
+                tree: tree.clone(),
                 journal,
                 tag,
             }),
+            tree,
             owner,
         };
-        Ok(Claimed { job: Box::new(job), resume, epoch, tag, wait, rename, resumed, names, found })
+        let root = job_root;
+        Ok(Claimed { job: Box::new(job), resume, epoch, tag, wait, rename, resumed, names, root, found })
     }
 
     fn look(self: Box<Self>, coming: &Coming<'_>) -> Result<(Box<dyn Looks>, Option<Name>), Failure> {
@@ -155,7 +170,8 @@ impl SinkStore for Directory {
                 return Err(unwritable(failed(errno), &root, Some(state)));
             }
         }
-        if let Some(errno) = looker.denies_files() {
+        let opens = |looker: &Looker| looker.root().is_some_and(is_closed_to_us) && coming.root().is_some();
+        if let Some(errno) = looker.denies_files().filter(|_| !opens(&looker)) {
             return Err(unwritable(failed(errno), &root, None));
         }
         Ok((Box::new(looker), rename))
@@ -178,10 +194,12 @@ struct Ready {
 
 struct HeldDirectory {
     owner: Arc<Owner>,
-    /// What a root that was made becomes at the end.
+    tree: Arc<SinkTree>,
+    /// What a root that was made becomes at the end, where its engine does not see to that.
     like: Option<(Meta, SinkOptions)>,
-    /// Once the engine was started: where it writes, and what it could not keep.
-    written: OnceLock<(Arc<SinkTree>, Arc<NotKeptCounters>)>,
+    durable: bool,
+    /// Once the engine was started: what it could not keep.
+    written: OnceLock<Arc<NotKeptCounters>>,
     /// `None`: the engine was started.
     ready: Option<Ready>,
 }
@@ -195,7 +213,7 @@ impl HeldJob for HeldDirectory {
             Arc::new(move || owner.still_owner())
         };
         let ground = Ground::of(&ready.tree, ready.tag);
-        let tree = ready.tree.clone();
+        let tree = &self.tree;
         let config = EngineConfig {
             tree: ready.tree,
             tag: ready.tag,
@@ -216,12 +234,12 @@ impl HeldJob for HeldDirectory {
             in_place: ready.in_place,
             copies_all: policy.force,
             object_len: ground.object_len,
-            whole_sync: policy.durable.then(|| WholeSync::new(&tree)).flatten(),
+            whole_sync: policy.durable.then(|| WholeSync::new(tree)).flatten(),
             durable: policy.durable,
         };
         let engine = WriteEngine::new(config, meter, post).map_err(started)?;
         // Set here alone, once.
-        let _ = self.written.set((tree, engine.not_kept_counters()));
+        let _ = self.written.set(engine.not_kept_counters());
         Ok(Box::new(engine))
     }
 
@@ -235,10 +253,12 @@ impl HeldJob for HeldDirectory {
 
     fn finish(&self) {
         self.owner.release();
-        if let (Some((like, policy)), Some((tree, lost))) = (&self.like, self.written.get()) {
-            // What is refused is counted, and nothing is wider for it.
-            let _ = tree.finish_root(like, (policy.owner, policy.durable), lost);
+        let Some(lost) = self.written.get() else { return };
+        // What is refused is counted, and nothing is wider for it.
+        if let Some((like, policy)) = &self.like {
+            let _ = self.tree.finish_root(like, (policy.owner, policy.durable), lost);
         }
+        let _ = self.tree.end_root(self.durable, lost);
     }
 
     fn stays(&self) -> Option<String> {
@@ -248,6 +268,44 @@ impl HeldJob for HeldDirectory {
     fn leave(&self) {
         self.owner.leave();
     }
+}
+
+impl Drop for HeldDirectory {
+    fn drop(&mut self) {
+        // Of a run that came to no end: the next one opens it again.
+        let _ = self.tree.end_root(false, &NotKeptCounters::default());
+    }
+}
+
+/// A tree whose root is closed again when it is dropped, if it was opened to us.
+struct ClosesAgain(Option<SinkTree>);
+
+impl ClosesAgain {
+    fn keep(mut self) -> SinkTree {
+        self.0.take().expect("it is kept once")
+    }
+}
+
+impl std::ops::Deref for ClosesAgain {
+    type Target = SinkTree;
+
+    fn deref(&self) -> &SinkTree {
+        self.0.as_ref().expect("it was not kept yet")
+    }
+}
+
+impl Drop for ClosesAgain {
+    fn drop(&mut self) {
+        if let Some(tree) = &self.0 {
+            let _ = tree.end_root(false, &NotKeptCounters::default());
+        }
+    }
+}
+
+/// A directory of this user's in which he may not make anything, but for its mode.
+fn is_closed_to_us(dir: impl AsFd) -> bool {
+    let me = rustix::process::geteuid().as_raw();
+    rustix::fs::fstat(dir).is_ok_and(|stat| stat.st_uid == me && stat.st_mode & 0o700 != 0o700)
 }
 
 fn started(why: impl std::fmt::Display) -> Failure {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_base::escape;
-use haul_core::entry::{DEPTH_MAX, Meta, Name};
+use haul_core::entry::{DEPTH_MAX, Meta, Name, Timestamp};
 use haul_core::ids::{DirId, FileId};
 use haul_core::journal::{RootId, Widened};
 use haul_core::transfer::op::Inode;
@@ -23,12 +23,12 @@ use rustix::fs::{Mode, Stat};
 use rustix::io::{Errno, Result as OsResult};
 
 use super::above::{make_root, sync_above};
-use super::calls::sync_dir;
+use super::calls::{set_mtime, sync_dir};
 use super::fault;
 use super::fold::Claims;
 use super::here::Jobs;
 use super::lock;
-use super::meta::{NotKeptCounters, Wanted, refuse_wider, set_meta};
+use super::meta::{NotKeptCounters, Wanted, count, permitted, refuse_wider, set_meta};
 use super::names::{may_be_ours, tag_bits, tag_of};
 use crate::descriptors::budget;
 use crate::io::IoTarget;
@@ -54,6 +54,10 @@ pub struct SinkTree {
     root: Arc<OwnedFd>,
     root_path: PathBuf,
     root_created: bool,
+    /// As it was when it was opened, before anything was made in it.
+    root_stat: Stat,
+    /// What is done to it when the job's own files in it are gone.
+    root_last: Mutex<Option<LastOfRoot>>,
     synced_above: usize,
     root_id: RootId,
     root_target: IoTarget,
@@ -73,6 +77,14 @@ pub struct SinkTree {
     pub(super) widened: Mutex<BTreeMap<DirId, Mode>>,
     pub(super) note: OnceLock<Note>,
     recent: Mutex<Recent>,
+}
+
+/// See [`SinkTree::end_root`].
+struct LastOfRoot {
+    /// The mode that it was given, with which its owner can remove what is in it; and the one that it is to
+    /// have.
+    mode: Option<(Mode, Mode)>,
+    mtime: Option<Timestamp>,
 }
 
 struct Node {
@@ -124,11 +136,24 @@ impl SinkTree {
     /// # Errors
     /// The same, and the file system keeps a mode that allows more.
     pub fn open_root_like(path: &Path, create: bool, like: Option<&Meta>) -> Result<SinkTree, Failure> {
+        SinkTree::open_root_with(path, create, (like, false))
+    }
+
+    /// The same; with `closed` a root that is made is its owner's alone until it is finished.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) fn open_root_with(
+        path: &Path,
+        create: bool,
+        (like, closed): (Option<&Meta>, bool),
+    ) -> Result<SinkTree, Failure> {
         let shown = escape::within(path.as_os_str().as_bytes());
         let mut created = false;
         let opened = match Jail::open_root(path) {
             Err(Errno::NOENT) if create => {
-                let mode = like.map(|like| Mode::from_raw_mode(like.mode & 0o1777) | Mode::RWXU);
+                let others = if closed { 0 } else { 0o1777 };
+                let mode = like.map(|like| Mode::from_raw_mode(like.mode & others) | Mode::RWXU);
                 created = make_root(path, mode)
                     .map_err(|errno| fault::os(FailureKind::Create, "create directory", &shown, errno))?;
                 Jail::open_root(path)
@@ -160,6 +185,8 @@ impl SinkTree {
             root: Arc::new(root),
             root_path: path.to_owned(),
             root_created: created,
+            root_stat: stat,
+            root_last: Mutex::default(),
             synced_above,
             root_id,
             own_tags: OnceLock::new(),
@@ -202,6 +229,50 @@ impl SinkTree {
             true => sync_dir(&self.root).map_err(|errno| fail(FailureKind::Sync, "sync", errno)),
             false => Ok(()),
         }
+    }
+
+    /// Where the root is this user's own and closed to him, it is opened to him until [`SinkTree::end_root`]:
+    /// what it becomes is set there, and nobody else may do more in it meanwhile.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub(super) fn open_root_to_us(&self) -> OsResult<()> {
+        let (me, stat) = (rustix::process::geteuid(), &self.root_stat);
+        let open = Mode::RWXU.as_raw_mode();
+        if me.is_root() || stat.st_uid != me.as_raw() || stat.st_mode & open == open {
+            return Ok(());
+        }
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+        rustix::fs::fchmod(&self.root, mode | Mode::RWXU)?;
+        *lock(&self.root_last) = Some(LastOfRoot { mode: Some((mode | Mode::RWXU, mode)), mtime: None });
+        Ok(())
+    }
+
+    /// The root has all that it is to have, but for this.
+    pub(super) fn set_last_of_root(&self, mode: Option<(Mode, Mode)>, mtime: Option<Timestamp>) {
+        *lock(&self.root_last) = Some(LastOfRoot { mode, mtime });
+    }
+
+    /// Does to the root what must wait until the job's own files in it are gone: takes from its owner what
+    /// let him remove them, unless somebody gave it another mode meanwhile, and sets its mtime. With
+    /// `durable` it is synced.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub(super) fn end_root(&self, durable: bool, lost: &NotKeptCounters) -> OsResult<()> {
+        let Some(LastOfRoot { mode, mtime }) = lock(&self.root_last).take() else { return Ok(()) };
+        if let Some((given, last)) = mode
+            && rustix::fs::fstat(&self.root)?.st_mode & 0o7777 == given.as_raw_mode()
+        {
+            let closes = !haul_mutant::removed("roots-are-closed-again");
+            rustix::fs::fchmod(&self.root, if closes { last } else { given })?;
+        }
+        if let Some(mtime) = mtime
+            && !permitted(set_mtime(&self.root, mtime))?
+        {
+            count(&lost.mtime);
+        }
+        if durable { sync_dir(&self.root) } else { Ok(()) }
     }
 
     /// From now on no more than `max` directories are kept open.
@@ -400,6 +471,9 @@ impl SinkTree {
     /// The directory as it was when it was opened first, before anything was made in it. `None`: this run
     /// made it, or nothing was asked of it yet.
     pub fn stood(&self, id: DirId) -> Option<Stat> {
+        if id == DirId::ROOT {
+            return (!self.root_created).then_some(self.root_stat);
+        }
         match &lock(&self.node(id).ok()?.slot).state {
             DirState::There { stood, .. } => stood.as_deref().copied(),
             DirState::Unmade | DirState::Failed(_) => None,

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use haul_core::entry::{Meta, Name, Timestamp};
+use haul_core::entry::{Meta, Name, Node, Timestamp};
 use rustix::fs::{AtFlags, FileType, Stat, Statx, StatxFlags, fstat, statat, statx};
 use rustix::io::Errno;
 
@@ -34,11 +34,18 @@ pub(crate) struct Seen {
     pub(crate) allocated: u64,
     /// What `stat` calls its file system.
     pub(crate) dev: u64,
+    /// Of a device, which one it is.
+    pub(crate) rdev: u64,
 }
 
 impl Seen {
     pub(crate) fn is_file(&self) -> bool {
         self.kind == FileType::RegularFile
+    }
+
+    /// What it is that is neither file, directory nor link.
+    pub(crate) fn node(&self) -> Option<Node> {
+        node_of(self.kind, self.rdev)
     }
 }
 
@@ -65,6 +72,7 @@ impl From<Stat> for Seen {
             links: stat.st_nlink as u64,
             allocated: (stat.st_blocks as u64).saturating_mul(512),
             dev: stat.st_dev as u64,
+            rdev: stat.st_rdev as u64,
         }
     }
 }
@@ -81,7 +89,23 @@ impl From<Statx> for Seen {
             links: u64::from(stat.stx_nlink),
             allocated: stat.stx_blocks.saturating_mul(512),
             dev: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+            rdev: rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
         }
+    }
+}
+
+/// What an entry is that is neither file, directory nor link; `rdev`: of a device, which one.
+pub(crate) fn node_of(kind: FileType, rdev: u64) -> Option<Node> {
+    let device = |block| {
+        let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+        Some(Node::Device { block, major, minor })
+    };
+    match kind {
+        FileType::Fifo => Some(Node::Fifo),
+        FileType::Socket => Some(Node::Socket),
+        FileType::BlockDevice => device(true),
+        FileType::CharacterDevice => device(false),
+        _ => None,
     }
 }
 

@@ -121,6 +121,8 @@ impl SourceStore for Paths {
             changed,
             no_links,
             manners,
+            by_name,
+            nodes,
             keeps,
             hard_links,
             budget,
@@ -133,6 +135,8 @@ impl SourceStore for Paths {
             .of_part(self.part)
             .without_links(no_links)
             .with_manners(manners)
+            .with_nodes(nodes)
+            .with_names(by_name)
             .keeping(keeps)
             .keeping_hard_links(hard_links);
         let tree = Arc::new(tree.kept_in(kept));

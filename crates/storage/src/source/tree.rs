@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul_core::entry::{FileRange, Fingerprint, Name};
+use haul_core::entry::{FileRange, Fingerprint, KeptNodes, Name};
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::metadata::Values;
 use haul_core::schedule::TARGETS_MAX;
@@ -50,6 +50,9 @@ pub struct SourceTree {
     leaves_links: bool,
     /// What else the user says of how it is walked.
     manners: Manners,
+    nodes: KeptNodes,
+    /// Owners are told by name, too.
+    by_name: bool,
     /// What of extended attributes and lists is announced.
     keeps: Keeps,
     keeps_hard_links: bool,
@@ -152,6 +155,24 @@ impl SourceTree {
         &self.manners
     }
 
+    /// The same, of which these FIFOs, sockets and devices are kept.
+    pub(crate) fn with_nodes(self, nodes: KeptNodes) -> SourceTree {
+        SourceTree { nodes, ..self }
+    }
+
+    /// The same, whose owners are told by name, too.
+    pub(crate) fn with_names(self, by_name: bool) -> SourceTree {
+        SourceTree { by_name, ..self }
+    }
+
+    pub(crate) fn by_name(&self) -> bool {
+        self.by_name
+    }
+
+    pub(crate) fn nodes(&self) -> KeptNodes {
+        self.nodes
+    }
+
     /// The same, of a source of which extended attributes or lists are kept.
     pub(crate) fn keeping(self, keeps: Keeps) -> SourceTree {
         SourceTree { keeps, ..self }
@@ -211,6 +232,8 @@ impl SourceTree {
             changed: OnChange::default(),
             leaves_links: false,
             manners: Manners::default(),
+            nodes: KeptNodes::default(),
+            by_name: false,
             keeps: Keeps::default(),
             keeps_hard_links: false,
             part: None,

@@ -192,7 +192,18 @@ impl SinkStore for VolumeSink {
             unswept: OnceLock::new(),
         };
         let found = Vec::new();
-        Ok(Claimed { job: Box::new(held), resume, epoch, tag, wait, rename, resumed, names, found })
+        Ok(Claimed {
+            job: Box::new(held),
+            resume,
+            epoch,
+            tag,
+            wait,
+            rename,
+            resumed,
+            names,
+            root: None,
+            found,
+        })
     }
 
     fn look(self: Box<Self>, coming: &Coming<'_>) -> Result<(Box<dyn Looks>, Option<Name>), Failure> {

@@ -80,6 +80,8 @@ impl Reads {
             no_links: false,
             hard_links: false,
             manners: Default::default(),
+            by_name: false,
+            nodes: Default::default(),
             keeps: Default::default(),
             budget: budget(),
             meter: Arc::new(Meter::default()),
@@ -408,6 +410,7 @@ fn links_and_files_are_no_directories() {
     let link = |id, text: &[u8], target: &[u8]| LinkItem {
         file: file(id, DirId::ROOT, text, 0),
         target: target.into(),
+        node: None,
         meta: META,
         owner: false,
         no_replace: false,

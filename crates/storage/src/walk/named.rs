@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 
-use haul_core::entry::Name;
+use haul_core::entry::{Name, Nodes};
 use rustix::fs::{AtFlags, FileType, fstatfs, statat};
 
 use super::probe::Probed;
@@ -56,8 +56,12 @@ pub(super) fn no_file(
     dir: BorrowedFd<'_>,
     name: &Name,
     Probed { seen, link, .. }: &Probed,
+    nodes: Nodes,
 ) -> Option<&'static str> {
     if haul_mutant::removed("named-special-files-fail") {
+        return None;
+    }
+    if seen.node().is_some_and(|node| nodes.keep(node)) {
         return None;
     }
     match seen.kind {
@@ -65,9 +69,9 @@ pub(super) fn no_file(
         FileType::Symlink => is_descriptor(dir, name, link.as_deref().unwrap_or_default()).then_some(
             "it is a name for what a process has open, as <(...) gives one; write that to a file first, and copy the file",
         ),
-        FileType::Fifo => Some("it is a FIFO; write what comes out of it to a file first (cat FIFO > FILE), and copy that"),
-        FileType::Socket => Some("it is a socket, of which nothing can be copied"),
-        _ => Some("it is a device; read it into a file first (dd if=DEVICE of=FILE), and copy that"),
+        FileType::Fifo => Some("it is a FIFO; write what comes out of it to a file first (cat FIFO > FILE), and copy that; -D copies the FIFO itself"),
+        FileType::Socket => Some("it is a socket, of which nothing can be copied; -D makes one like it"),
+        _ => Some("it is a device; read it into a file first (dd if=DEVICE of=FILE), and copy that; -D makes one like it"),
     }
 }
 

@@ -91,7 +91,7 @@ mod tests {
     fn seen(ino: u64, links: u64, size: u64) -> Seen {
         let stamp = Stamp { ino, size, ..Stamp::default() };
         let meta = Meta::default();
-        Seen { kind: FileType::RegularFile, meta, stamp, links, allocated: 0, dev: 1 }
+        Seen { kind: FileType::RegularFile, meta, stamp, links, allocated: 0, dev: 1, rdev: 0 }
     }
 
     /// Goal: names of one inode name the first of them, as often as it has links; then, or where it is not

@@ -32,7 +32,7 @@ impl Out {
 
     /// Puts it to the others. False: they are to be sent.
     pub(crate) fn add(&mut self, item: WalkItem) -> bool {
-        if let WalkItem::Metadata(values) = &item {
+        if let WalkItem::Metadata(values) | WalkItem::Root(values) = &item {
             self.bytes += cost_of(values);
         }
         self.batch.push(item);

@@ -102,8 +102,8 @@ pub(super) fn probe(dir: BorrowedFd<'_>, name: &Name, looks: Looks) -> Result<Pr
         _ => (seen, None, What::Itself),
     };
     let seen = acl::told(dir, name, seen, what == What::Followed);
-    // Those of a directory are read when it is entered.
-    let has_any = matches!(seen.kind, FileType::RegularFile | FileType::Symlink);
+    // Those of a directory are read when it is entered. Nothing is opened for them.
+    let has_any = seen.kind != FileType::Directory;
     let (mut values, unread) = match has_any && keeps.any() {
         true => attributes::read(Looks::subject(dir, name, what), seen.kind, keeps),
         false => Default::default(),

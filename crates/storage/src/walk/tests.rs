@@ -65,11 +65,8 @@ fn checked_paths(items: &[WalkItem], tree: &SourceTree) -> BTreeSet<Vec<u8>> {
                 assert_ne!(*id, DirId::ROOT);
                 open.remove(id).expect("ends once, after its announcement");
             }
-            WalkItem::Failed { .. }
-            | WalkItem::NotKept(_)
-            | WalkItem::Note(_)
-            | WalkItem::NameOf { .. }
-            | WalkItem::Metadata(_) => {}
+            WalkItem::Failed { .. } | WalkItem::NotKept(_) | WalkItem::Note(_) => {}
+            WalkItem::Metadata(_) | WalkItem::NameOf { .. } | WalkItem::Root(_) | WalkItem::Owners(_) => {}
             WalkItem::Gone(failure) => panic!("{failure:?}"),
             WalkItem::End(_) => assert_eq!(item, items.last().expect("not empty"), "End is last"),
         }

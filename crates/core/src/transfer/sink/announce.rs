@@ -1,6 +1,6 @@
 //! Announcements: entries that the source will send, directories and links to make.
 //!
-//! In: what the source announces. Out: open entries; lookups, directories and links for the engine.
+//! In: what the source announces. Out: open entries; lookups, directories, links and nodes for the engine.
 //! Invariants: ids rise within their shard, and only agreed shards have any; no entry is of a kind that was
 //! not agreed; parents are open, names of the root are among those agreed, nothing is deeper or more than the
 //! limits; a file that comes again is the one that was withdrawn, under a higher generation.
@@ -12,7 +12,7 @@ use super::file::{EarlyTemporary, File, Mark, Marks, SinkPhase};
 use super::{Link, Sink, SinkAction};
 use crate::change::Change;
 use crate::digest::SubtreeSet;
-use crate::entry::{DEPTH_MAX, EntryKind, Part};
+use crate::entry::{DEPTH_MAX, EntryKind, Nodes, Part};
 use crate::ids::{DirId, FileId, Generation, SHARDS_MAX};
 use crate::job::kept::Kept;
 use crate::job::naming::Naming;
@@ -47,17 +47,17 @@ impl Announced {
 }
 
 /// What this session was not to have, if an entry is such a thing; each has a capability, which the ends did
-/// not name.
+/// not name, or which this end's own command does not keep.
 fn was_not_agreed(
     entry: &wire::Announced,
     part: Option<&Part>,
-    (metadata, hard_links): (bool, bool),
+    (metadata, hard_links, nodes): (bool, bool, Nodes),
 ) -> Option<&'static str> {
     if haul_mutant::removed("kinds-are-agreed") {
         return None;
     }
     match &entry.kind {
-        EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } => {
+        kind if kind.node().is_some_and(|node| !nodes.keep(node)) => {
             Some("a FIFO, socket or device, which this session was not to have")
         }
         EntryKind::HardLink { .. } if !hard_links => Some("a hard link, which this session was not to have"),
@@ -74,10 +74,7 @@ fn was_not_agreed(
             Some("an entry with metadata in pieces, which this session was not to have")
         }
         EntryKind::HardLink { .. } if entry.extras.metadata => Some("a hard link with metadata of its own"),
-        EntryKind::Dir { .. }
-        | EntryKind::File { .. }
-        | EntryKind::Symlink { .. }
-        | EntryKind::HardLink { .. } => None,
+        _ => None,
     }
 }
 
@@ -91,8 +88,8 @@ impl Sink {
                 return self.violation("more entries announced than the limit that was agreed");
             }
             let agreed = &self.config.agreed;
-            let agreed = (agreed.metadata, agreed.hard_links);
-            if let Some(text) = was_not_agreed(&entry, self.config.part.as_ref(), agreed) {
+            let kept = (agreed.metadata, agreed.hard_links, self.config.nodes);
+            if let Some(text) = was_not_agreed(&entry, self.config.part.as_ref(), kept) {
                 return self.violation(text);
             }
             if !self.announced.has_shard(entry.id) && !haul_mutant::removed("shards-are-agreed") {
@@ -118,7 +115,7 @@ impl Sink {
             let apart = self.links.get(&entry.id).filter(|l| l.is_apart() && l.generation < entry.generation);
             let moved = moved || apart.is_some_and(|l| l.parent != entry.parent || l.name != entry.name);
             let apart = apart.is_some();
-            let is_own = is_file || matches!(entry.kind, EntryKind::Symlink { .. });
+            let is_own = !matches!(entry.kind, EntryKind::Dir { .. } | EntryKind::HardLink { .. });
             if moved || (again && !is_file) || (apart && !is_own) {
                 return self.violation("a file announced again as something else");
             }
@@ -164,15 +161,17 @@ impl Sink {
                     }
                     made.push(id.as_dir());
                 }
-                EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } => {
-                    return self.violation("an entry of a kind that this session was not to have");
-                }
                 EntryKind::HardLink { to } => {
                     if let Err(text) = self.announce_name((id, generation), (parent, name), meta, to) {
                         return self.violation(text);
                     }
                 }
-                EntryKind::Symlink { target } => {
+                EntryKind::Symlink { .. }
+                | EntryKind::Fifo
+                | EntryKind::Socket
+                | EntryKind::Device { .. } => {
+                    let node = kind.node();
+                    let target = if let EntryKind::Symlink { target } = kind { target } else { [].into() };
                     if !apart {
                         self.dirs.hold(parent);
                     }
@@ -180,7 +179,7 @@ impl Sink {
                     let file = SinkFile { id, parent, name: name.clone(), number, size: 0, map: None };
                     let policy = self.config.policy;
                     let (owner, no_replace, force) = (policy.owner, policy.no_clobber, policy.force);
-                    let link = LinkItem { file, target, meta, owner, no_replace, force };
+                    let link = LinkItem { file, target, node, meta, owner, no_replace, force };
                     match extras.metadata {
                         true => self.metadata.hold_link(link),
                         false => links.push(link),

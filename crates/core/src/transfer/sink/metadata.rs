@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use super::file::{Mark, SinkPhase};
 use super::{Sink, SinkAction};
 use crate::entry::{METADATA_OPEN_MAX, Namespace};
-use crate::ids::{FileId, Generation};
+use crate::ids::{DirId, FileId, Generation};
 use crate::metadata::{Gathering, Values, is_mark, may_be_kept};
 use crate::transfer::op::{LinkItem, SinkOp};
 use crate::wire::{Failure, MetadataPiece};
@@ -33,6 +33,20 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
+    /// `root`: those of the destination root come, as those of entry 0, if it has any.
+    pub(super) fn of_root(root: bool) -> Metadata {
+        let mut metadata = Metadata::default();
+        if root {
+            metadata.expect(FileId(0), Generation(0));
+        }
+        metadata
+    }
+
+    /// Some of it came, and not all.
+    pub(super) fn is_half_told(&self, id: FileId) -> bool {
+        self.gathering.contains_key(&id) && self.costs.contains_key(&id)
+    }
+
     /// An entry was announced with metadata, which follow.
     pub(super) fn expect(&mut self, id: FileId, generation: Generation) {
         self.gathering.insert(id, (generation, Gathering::default()));
@@ -121,6 +135,9 @@ impl Sink {
         self.actions.push_back(SinkAction::Metadata { id, values: Arc::new(values) });
         if let Some(link) = self.metadata.links.remove(&id) {
             return links.push(link);
+        }
+        if id == DirId::ROOT.as_file() {
+            return;
         }
         let Some(file) = self.files.get_mut(&id) else {
             // A directory, which is held open for them.

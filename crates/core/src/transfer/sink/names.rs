@@ -28,7 +28,7 @@ pub(super) struct Joins {
     /// The entry that it is given the file of, once that is asked for.
     pub(super) to: Option<FileId>,
     meta: Meta,
-    /// Of a symbolic link.
+    /// Of a symbolic link, or of what is made as one.
     pub(super) is_link: bool,
     /// The source was told that it is to come as an entry of its own.
     pub(super) apart: bool,

@@ -12,7 +12,7 @@ use super::held::Held;
 use super::{Source, SourceAction};
 use crate::change::Change;
 use crate::digest::{Subtree, SubtreeSet};
-use crate::ids::{FileId, Generation};
+use crate::ids::{DirId, FileId, Generation};
 use crate::transfer::op::SourceOp;
 use crate::transfer::{Ended, SessionEnd, link_end, other_end, protocol};
 use crate::wire::{Extent, Failure, FailureKind, FileState, Message, Outcome};
@@ -184,7 +184,9 @@ impl Source {
             let text = "the sink says that something is persisted and not published, which this session was not to have";
             return self.finish(SessionEnd::Failed(protocol(text)));
         }
-        if self.dirs.remove(&id.as_dir()).is_some() {
+        if id == DirId::ROOT.as_file() {
+            self.end_root(outcome);
+        } else if self.dirs.remove(&id.as_dir()).is_some() {
             self.end_other((id, None), outcome, other_end, SourceOp::ForgetDir { id: id.as_dir() });
         } else if let Some(link) = self.links.remove(&id) {
             self.joins -= usize::from(link.is_some());
@@ -220,6 +222,27 @@ impl Source {
                     self.end_file(id, Ended::Failed(failure), (None, Change::NONE));
                 }
             }
+        }
+    }
+
+    /// The destination root is what it was to be, or could not be made so. Said once, if it was asked for.
+    fn end_root(&mut self, outcome: Outcome) {
+        let (id, root) = (DirId::ROOT.as_file(), None);
+        self.metadata.forget(id);
+        if std::mem::take(&mut self.config.root) {
+            let (end, change) = match outcome {
+                Outcome::Done { change, .. } => (other_end(change), change),
+                Outcome::Failed(failure) => (Ended::Failed(failure), Change::NONE),
+                Outcome::Persisted => return,
+            };
+            self.actions.push_back(SourceAction::EntryEnded {
+                id,
+                end,
+                root,
+                bytes: 0,
+                joined: None,
+                change,
+            });
         }
     }
 

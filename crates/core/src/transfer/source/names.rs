@@ -1,4 +1,4 @@
-//! Further names of files and symbolic links, which are announced as hard links.
+//! Further names of files and of what is made as links are, which are announced as hard links.
 //!
 //! In: names that the walk found, with what was announced before; what the sink makes of them. Out:
 //! announcements; those that are to be entries of their own, announced once more as such.
@@ -19,7 +19,7 @@ use crate::wire::{Announced, FileState};
 pub(super) struct Joins {
     pub(super) to: FileId,
     entry: Announced,
-    /// Of a symbolic link. Those of a file are read anew.
+    /// Of what is no file. Those of a file are read anew.
     values: Option<Values>,
     lies: Lies,
     not_before: Time,
@@ -38,8 +38,8 @@ impl Source {
     ) {
         let (kind, extras) = (EntryKind::HardLink { to }, Extras::default());
         let announced = Announced { kind, extras, name: entry.name.clone(), ..entry };
-        let is_link = matches!(entry.kind, EntryKind::Symlink { .. });
-        let values = values.filter(|_| is_link);
+        let is_file = matches!(entry.kind, EntryKind::File { .. });
+        let values = values.filter(|_| !is_file);
         self.joins += 1;
         self.links.insert(entry.id, Some(Box::new(Joins { to, entry, values, lies, not_before })));
         self.push_announcement(announced);

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use haul_core::entry::{METADATA_OPEN_MAX, Namespace};
+use haul_core::ids::DirId;
 use haul_core::metadata::{Gathering, Values, is_mark, may_be_kept};
 use haul_core::transfer::ENTRIES_MAX;
 use haul_core::wire::{Announced, Failure, Message, MetadataPiece, SinkOptions};
@@ -26,13 +27,22 @@ pub(super) struct Awaited {
     xattrs: bool,
     acls: bool,
     entries: VecDeque<Waits>,
+    /// Those of the destination root, which come by themselves, as of entry 0.
+    root: Option<Gathering>,
+    root_values: Option<Values>,
     /// Of all that was gathered.
     cost: usize,
 }
 
 impl Awaited {
-    pub(super) fn new(agreed: bool, policy: SinkOptions) -> Awaited {
-        Awaited { agreed, xattrs: policy.xattrs, acls: policy.acls, ..Awaited::default() }
+    pub(super) fn new(agreed: bool, root: bool, policy: SinkOptions) -> Awaited {
+        let root = (root && agreed).then(Gathering::default);
+        Awaited { agreed, root, xattrs: policy.xattrs, acls: policy.acls, ..Awaited::default() }
+    }
+
+    /// What the destination root is to have.
+    pub(super) fn take_root(&mut self) -> Option<Values> {
+        self.root_values.take()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -61,6 +71,14 @@ impl Awaited {
     }
 
     fn add(&mut self, piece: MetadataPiece) -> Result<(), Failure> {
+        if piece.id == DirId::ROOT.as_file() && self.agreed {
+            let Some(root) = &mut self.root else { return Ok(()) };
+            if let Some(values) = root.add(piece).map_err(|error| protocol(error.to_string()))? {
+                self.root_values = Some(kept(values, (self.xattrs, self.acls)));
+                self.root = None;
+            }
+            return Ok(());
+        }
         // They come in the order of their entries.
         let of = self.entries.iter_mut().find(|waits| waits.gathering.is_some());
         let of = of.filter(|waits| (waits.entry.id, waits.entry.generation) == (piece.id, piece.generation));
@@ -72,15 +90,10 @@ impl Awaited {
         if self.cost > METADATA_OPEN_MAX {
             return Err(protocol("more metadata of open entries than the limit"));
         }
-        if let Some(mut values) = values {
+        if let Some(values) = values {
             self.cost -= gathering.cost();
-            values.retain(|(namespace, name), _| match namespace {
-                _ if is_mark(*namespace, name) => true,
-                Namespace::Xattr => self.xattrs && may_be_kept(name),
-                _ => self.acls,
-            });
             waits.gathering = None;
-            waits.values = Some(values);
+            waits.values = Some(kept(values, (self.xattrs, self.acls)));
         }
         Ok(())
     }
@@ -91,4 +104,14 @@ impl Awaited {
         let waits = if is_whole { self.entries.pop_front() } else { None };
         waits.map(|waits| (waits.entry, waits.values))
     }
+}
+
+/// Of these, what a copy would keep.
+fn kept(mut values: Values, (xattrs, acls): (bool, bool)) -> Values {
+    values.retain(|(namespace, name), _| match namespace {
+        _ if is_mark(*namespace, name) => true,
+        Namespace::Xattr => xattrs && may_be_kept(name),
+        _ => acls,
+    });
+    values
 }

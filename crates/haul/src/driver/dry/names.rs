@@ -10,14 +10,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use haul_core::change::Change;
-use haul_core::entry::{Meta, NAMES_COST, NAMES_OPEN_MAX};
+use haul_core::entry::{Meta, NAMES_COST, NAMES_OPEN_MAX, Node};
 use haul_core::ids::FileId;
 use haul_core::transfer::op::{Existing, Inode};
 use haul_core::transfer::{Ended, other_end};
 use haul_core::wire::{Failure, SinkOptions};
 use haul_storage::store::{dir_stands, special_stands};
 
-use crate::driver::protocol;
+use crate::driver::sink::kind_of;
+use crate::driver::{Kind, protocol};
 
 struct First {
     path: Arc<[u8]>,
@@ -26,7 +27,9 @@ struct First {
     stays: Option<Inode>,
     /// Of a file.
     size: Option<u64>,
-    is_link: bool,
+    kind: Kind,
+    /// Of a FIFO, socket or device.
+    node: Option<Node>,
 }
 
 /// See the module.
@@ -37,8 +40,8 @@ pub(super) struct Names {
     cost: usize,
 }
 
-/// What becomes of a name, the path of the first, and whether that is a symbolic link.
-type Planned = (Result<(Ended, Change), Failure>, Arc<[u8]>, bool);
+/// What becomes of a name, the path of the first, and what that is.
+type Planned = (Result<(Ended, Change), Failure>, Arc<[u8]>, Kind);
 
 impl Names {
     pub(super) fn new(agreed: bool) -> Names {
@@ -60,7 +63,8 @@ impl Names {
         if !self.agreed || self.cost > NAMES_OPEN_MAX {
             return Err(protocol("files with other names, which this session was not to have, or too many"));
         }
-        self.firsts.insert(id, First { path, left: names - 1, stays: None, size: None, is_link: false });
+        let (left, kind) = (names - 1, Kind::File);
+        self.firsts.insert(id, First { path, left, stays: None, size: None, kind, node: None });
         Ok(())
     }
 
@@ -71,11 +75,15 @@ impl Names {
         }
     }
 
-    /// It is a symbolic link.
-    pub(super) fn is_link(&mut self, id: FileId) {
+    /// It is a symbolic link, or such a FIFO, socket or device.
+    pub(super) fn is_made_as_link(&mut self, id: FileId, node: Option<Node>) {
         if let Some(first) = self.firsts.get_mut(&id) {
-            first.is_link = true;
+            (first.kind, first.node) = (node.map_or(Kind::Symlink, kind_of), node);
         }
+    }
+
+    pub(super) fn node_of(&self, to: FileId) -> Option<Node> {
+        self.firsts.get(&to)?.node
     }
 
     /// A further name, at which this stands.
@@ -93,7 +101,7 @@ impl Names {
         let first =
             first.ok_or_else(|| protocol("a hard link of what was not announced with other names"))?;
         first.left -= 1;
-        let (path, is_link) = (first.path.clone(), first.is_link);
+        let (path, kind) = (first.path.clone(), first.kind);
         let is_one = first.stays.is_some() && first.stays == inode;
         let goal = first.size;
         if first.left == 0 {
@@ -112,13 +120,13 @@ impl Names {
                     return Ok((Ended::Skipped, Change::NONE));
                 }
                 // A link takes the place of a file, or a file that of another one.
-                Existing::File { .. } if is_link => Change::NEW.with(Change::LINKED, true),
+                Existing::File { .. } if kind != Kind::File => Change::NEW.with(Change::LINKED, true),
                 Existing::File { size, mtime, .. } => Change::LINKED
                     .with(Change::SIZE, goal.is_some_and(|goal| goal != size))
                     .with(Change::TIME, mtime != meta.mtime),
             };
             Ok((other_end(change), change))
         });
-        Ok((planned, path, is_link))
+        Ok((planned, path, kind))
     }
 }

@@ -11,8 +11,9 @@ use haul_core::wire::{
 };
 
 use super::super::hello::Opening;
-use super::super::protocol;
+use super::super::{ROOT_STAYS, protocol};
 use super::{Own, SinkRequest};
+use crate::events::Event;
 use haul_base::escape;
 use haul_base::stop::Stop;
 use haul_storage::null::Synthetic;
@@ -48,7 +49,8 @@ pub(crate) fn coming<'a>(
     agreed: &Agreed,
 ) -> Coming<'a> {
     let SinkRequest { part, in_place, in_place_asked, ref what, ref sources_here, .. } = *request;
-    Coming { roots, policy, lease: agreed.lease, what, part, in_place, in_place_asked, sources_here }
+    let (lease, tells_root) = (agreed.lease, agreed.root);
+    Coming { roots, policy, lease, what, part, in_place, in_place_asked, sources_here, tells_root }
 }
 
 /// Where the user wants the data.
@@ -98,6 +100,9 @@ fn was_asked(request: &SinkRequest, roots: &[SourceRoot], policy: SinkOptions) -
     }
 }
 
+/// Destinations that can have FIFOs, sockets and devices, or lose nothing of them.
+const NODES: [&str; 2] = ["file", "null"];
+
 /// Says hello, and hears what will come.
 pub(crate) fn hear<T>(
     opening: &Opening<'_, T>,
@@ -108,10 +113,16 @@ pub(crate) fn hear<T>(
         // Nobody can write a hole there: it comes as the zeros that it is.
         ours.capabilities.retain(|can| can.kind != capability::HOLES);
     }
+    if !NODES.contains(&request.destination.scheme().name) {
+        ours.capabilities.retain(|can| can.kind != capability::SPECIALS);
+    }
     opening.send(Message::Hello(ours.clone()));
     let (agreed, theirs) = opening.agree(&ours)?;
     let (roots, policy) = hear_sources(opening, &theirs)?;
     was_asked(request, &roots, policy)?;
+    if !agreed.root && SourceRoot::of_destination(&roots, &policy).is_some() {
+        opening.watch.tell(Event::Note(ROOT_STAYS.to_owned()));
+    }
     Ok((agreed, roots, policy))
 }
 

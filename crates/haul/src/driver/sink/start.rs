@@ -14,6 +14,7 @@ use super::setup::Setup;
 use super::{Arrived, Names, Network, Own, Session, SinkEnd, SinkRequest, Storage, start_receiver};
 use crate::driver::EPOCH;
 use crate::driver::net::Receive;
+use crate::driver::owners::Owners;
 use crate::summary::{DEBRIS, IN_MEMORY};
 use haul_base::buffer::Pool;
 use haul_storage::store::{Claimed, Finding, Writing};
@@ -30,7 +31,7 @@ pub(super) fn start(
     setup: Setup,
 ) -> Result<SinkEnd, Failure> {
     let Setup { policy, claimed } = setup;
-    let Claimed { mut job, resume, epoch, tag, wait, rename, resumed, names, found } = claimed;
+    let Claimed { mut job, resume, epoch, tag, wait, rename, resumed, names, root, found } = claimed;
     let agreed = session.agreed;
     let engine = job.start(Writing {
         agreed,
@@ -68,6 +69,8 @@ pub(super) fn start(
         round_trip: receive.round_trip(),
         names,
         part: request.part,
+        nodes: if agreed.specials { request.nodes } else { Default::default() },
+        root,
     };
     session.meter.set_idle(Stage::SinkStorage, false);
     session.meter.set_idle(Stage::SinkHost, false);
@@ -88,6 +91,7 @@ pub(super) fn start(
         network: Network { receivers, receive },
         paused: false,
         hears: request.hears.clone(),
+        owners: Owners::new(request.numeric_ids),
         resumed,
         found: found.into_iter().map(in_words).collect(),
         complete: false,

@@ -11,7 +11,9 @@ use haul_core::wire::{Agreed, Capability, Failure, Message, ROOTS_PART_MAX, Sour
 
 use super::super::{policy, protocol};
 use super::{Own, SourceRequest};
+use crate::driver::ROOT_STAYS;
 use crate::driver::hello::Opening;
+use crate::events::Event;
 use crate::options::Resume;
 use haul_storage::descriptors::FEW_DESCRIPTORS;
 use haul_storage::place::Sources;
@@ -38,6 +40,8 @@ pub(super) struct Setup {
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
     pub(super) rename: Option<Name>,
     pub(super) resumed: bool,
+    /// The sink makes the destination root what a source is.
+    pub(super) root: bool,
     pub(super) object_size: u32,
     /// How coarsely the sink keeps mtimes, as far as it said.
     pub(super) kept: Duration,
@@ -137,5 +141,10 @@ pub(super) fn set_up(
     let wanted = options.object_size.or(object_len).unwrap_or(OBJECT_LEN);
     let object_size = wanted.min(agreed.limits.object_len);
     let fits_stripes = options.object_size.is_none() && object_len.is_some_and(|len| len < OBJECT_LEN);
-    Ok((agreed, Setup { store, wait, rename, resumed, object_size, kept, fits_stripes }))
+    let of_root = SourceRoot::of_destination(&announced, &policy).is_some();
+    let root = of_root && agreed.root;
+    if of_root && !root {
+        opening.watch.tell(Event::Note(ROOT_STAYS.to_owned()));
+    }
+    Ok((agreed, Setup { store, wait, rename, resumed, root, object_size, kept, fits_stripes }))
 }

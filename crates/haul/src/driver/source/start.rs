@@ -35,6 +35,10 @@ pub(super) fn start(
     let can_join = session.other.lines.can_join();
     let changed = options.changed.choice();
     let object_size = setup.object_size;
+    let mut nodes = options.nodes();
+    if !agreed.specials {
+        nodes.kept = Default::default();
+    }
     let chosen = setup.chosen(request);
     let SourceParts { names, engine, walk } = setup.store.start(Reading {
         picks: request.picks.clone(),
@@ -48,6 +52,8 @@ pub(super) fn start(
         changed,
         no_links: options.no_links,
         manners: Manners { sink_here: request.sink_here.clone(), ..options.manners()? },
+        by_name: options.archive && !options.numeric_ids,
+        nodes,
         keeps: Keeps { xattrs: options.xattrs, acls: options.acls },
         hard_links: agreed.hard_links,
         budget: request.claim.budget(),
@@ -66,6 +72,7 @@ pub(super) fn start(
         verify: options.verify == Verify::Disk,
         compares: engine.compares(),
         dry: options.dry_run,
+        root: setup.root,
         changed,
         patience: session.other.lines.patience(),
     });

@@ -12,10 +12,11 @@ use haul_core::ids::{FileId, TargetId, Time};
 use haul_core::metadata::Values;
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::source::{Lies, Source};
-use haul_core::wire::NotKept;
+use haul_core::wire::{Message, NotKept};
 
 use super::Session;
 use super::parts::Storage;
+use crate::driver::sink::kind_of;
 use crate::driver::{Kind, LeftOut, local};
 use crate::events::Event;
 use crate::summary::{LEFT_OUT, SKIPPED};
@@ -100,7 +101,16 @@ impl Walked {
     /// Hands walked items to the machine, as long as it has room for another entry.
     pub(super) fn hand_over(&mut self, machine: &mut Source, storage: &Storage, session: &mut Session<'_>) {
         let needs_no_room = |item: Option<&WalkItem>| {
-            matches!(item, Some(WalkItem::DirEnd(_) | WalkItem::Metadata(_) | WalkItem::NameOf { .. }))
+            matches!(
+                item,
+                Some(
+                    WalkItem::DirEnd(_)
+                        | WalkItem::Metadata(_)
+                        | WalkItem::NameOf { .. }
+                        | WalkItem::Root(_)
+                        | WalkItem::Owners(_)
+                )
+            )
         };
         while machine.wants_entries() || needs_no_room(self.ahead.front()) {
             let Some(item) = self.ahead.pop_front() else { break };
@@ -124,11 +134,12 @@ impl Walked {
                         }
                         EntryKind::Dir { .. } => drop(self.kinds.insert(entry.id, Kind::Dir)),
                         EntryKind::Symlink { .. } => drop(self.kinds.insert(entry.id, Kind::Symlink)),
+                        EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } => {
+                            let kind = entry.kind.node().map(kind_of);
+                            self.kinds.extend(kind.map(|kind| (entry.id, kind)));
+                        }
                         // No walk announces these yet.
-                        EntryKind::Fifo
-                        | EntryKind::Socket
-                        | EntryKind::Device { .. }
-                        | EntryKind::HardLink { .. } => {}
+                        EntryKind::HardLink { .. } => {}
                     }
                     let (id, values) = (entry.id, self.values.take());
                     if let Some((to, path)) = self.name_of.take() {
@@ -145,6 +156,14 @@ impl Walked {
                 }
                 WalkItem::Metadata(values) => self.values = Some(values),
                 WalkItem::NameOf { to, path } => self.name_of = Some((to, path)),
+                WalkItem::Root(values) => machine.handle_root(values),
+                // Ahead of what they own, which is handed over behind.
+                WalkItem::Owners(names) => {
+                    Message::OwnerNames(names)
+                        .split()
+                        .into_iter()
+                        .for_each(|message| session.other.send(message));
+                }
                 WalkItem::DirEnd(dir) => machine.handle_dir_end(dir),
                 WalkItem::Failed { path, failure, .. } => {
                     session.user.tally.fail(session.user.watch, path.clone(), &failure);

@@ -77,6 +77,8 @@ fn begun(server: &TestServer, dir: &Path) -> (SourceParts, Receiver<SourceComple
         no_links: false,
         hard_links: false,
         manners: Default::default(),
+        by_name: false,
+        nodes: Default::default(),
         keeps: Default::default(),
         budget: budget(),
         meter: Arc::new(Meter::default()),

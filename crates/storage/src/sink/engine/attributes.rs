@@ -169,7 +169,7 @@ impl Sink {
     }
 
     /// Tells what could not be kept of an entry, ahead of the end of its operation.
-    fn tell_unset(&self, id: FileId, unset: Unset, path: &dyn Fn() -> String) {
+    pub(super) fn tell_unset(&self, id: FileId, unset: Unset, path: &dyn Fn() -> String) {
         if unset.nfs4 {
             count(&self.not_kept.nfs4);
         }

@@ -30,7 +30,7 @@ use crate::sink::files::{Files, OpenFile, data_len, descriptor};
 use crate::sink::fold::{is_exact, is_listed};
 use crate::sink::looker::link_change;
 use crate::sink::meta::Wanted;
-use crate::sink::stat::{inode_of, note_differs, rights_of, seen_of, stood_of};
+use crate::sink::stat::{inode_of, is_node, note_differs, rights_of, seen_of, stood_of};
 use crate::sink::syncs::Extent;
 use crate::sink::{fault, lock};
 use crate::store::{DIRECTORY, SPECIAL};
@@ -182,7 +182,7 @@ impl Sink {
 
     /// Gives the temporary, which is the inode `made` and open, the final name, where nothing may stand but
     /// what was `found` there; by a rename, if it is `named`.
-    fn give_name(
+    pub(super) fn give_name(
         &self,
         file: &SinkFile,
         (fd, made): (BorrowedFd<'_>, Inode),
@@ -274,13 +274,16 @@ impl Sink {
         fault::failure(FailureKind::Publish, errno.raw_os_error(), format!("publish {path}: {told}"))
     }
 
-    /// Makes one symbolic link under a temporary name, then gives it its own.
+    /// Makes one symbolic link, FIFO, socket or device under a temporary name, then gives it its own.
     pub(super) fn make_link(&self, item: &LinkItem) -> Result<Change, Failure> {
         self.check_owner()?;
         let file = &item.file;
         self.tree.may_link(file.parent, &file.name, &item.target)?;
         let dir = self.tree.dirfd(file.parent)?;
         let found = self.look_for_link(item, &dir)?;
+        if let Some(node) = item.node {
+            return self.make_node((item, node), &dir, found);
+        }
         // One that says the same already stays: a second run changes nothing.
         let change = match found {
             Some(_) => {
@@ -318,7 +321,7 @@ impl Sink {
 
     /// What stands at a link's name, if a link may take its place.
     fn look_for_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<Option<Seen>, Failure> {
-        let LinkItem { file, no_replace, force, .. } = item;
+        let LinkItem { file, node, no_replace, force, .. } = item;
         let path = || self.tree.path_of(file.parent, &file.name);
         let stat = match self.tree.jail().stat(dir, &file.name) {
             Err(Errno::NOENT) => return Ok(None),
@@ -338,7 +341,7 @@ impl Sink {
         }
         match kind {
             FileType::RegularFile | FileType::Symlink => Ok(Some(found)),
-            _ if *force || *no_replace => Ok(Some(found)),
+            _ if *force || *no_replace || node.is_some_and(|node| is_node(&stat, node)) => Ok(Some(found)),
             _ => {
                 let text = format!("{}: {SPECIAL}", path());
                 Err(fault::failure(FailureKind::Create, Errno::EXIST.raw_os_error(), text))
@@ -432,7 +435,7 @@ impl Sink {
         result
     }
 
-    fn unmade_link(
+    pub(super) fn unmade_link(
         &self,
         item: &LinkItem,
         dir: &OwnedFd,
@@ -494,6 +497,9 @@ impl Sink {
     /// dead runs of this job that still lie in it were adopted by nobody.
     pub(super) fn finish_dir(&self, id: DirId, meta: &Meta, durable: bool) -> Result<Change, Failure> {
         self.fence()?;
+        if id == DirId::ROOT {
+            return self.finish_root(meta);
+        }
         let fd = self.tree.dirfd(id)?;
         if let Some(leftovers) = &self.leftovers {
             leftovers.finish(&self.tree, id, &fd);

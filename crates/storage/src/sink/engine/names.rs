@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use super::Sink;
 use crate::sink::fold::{is_exact, is_listed};
 use crate::sink::names::{NO_FILE, temp_name};
-use crate::sink::stat::{inode_of, is_regular, mtime_of, seen_of};
+use crate::sink::stat::{inode_of, is_node, is_regular, mtime_of, node_as, seen_of};
 use crate::sink::tree::SinkTree;
 use crate::sink::{fault, lock};
 use crate::store::{DIRECTORY, SPECIAL, no_hard_links};
@@ -130,7 +130,7 @@ impl Sink {
             return self.is_joined(item, &dir, inode);
         }
         if let Some(stat) = &found
-            && let Some(joined) = self.stays(item, &dir, stat)?
+            && let Some(joined) = self.stays(item, &dir, stat, || self.is_like(&first, (inode, was), stat))?
         {
             return Ok(joined);
         }
@@ -176,7 +176,13 @@ impl Sink {
     }
 
     /// What stands at the name stays, as was asked. `None`: it gives way.
-    fn stays(&self, item: &JoinItem, dir: &OwnedFd, stat: &Stat) -> Result<Option<Joined>, Failure> {
+    fn stays(
+        &self,
+        item: &JoinItem,
+        dir: &OwnedFd,
+        stat: &Stat,
+        is_like: impl FnOnce() -> bool,
+    ) -> Result<Option<Joined>, Failure> {
         let JoinItem { file, meta, no_replace, update, force, .. } = item;
         let path = || self.tree.path_of(file.parent, &file.name);
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -187,7 +193,7 @@ impl Sink {
         if *no_replace || (*update && is_regular(stat) && mtime_of(stat) > meta.mtime) {
             return Ok(Some(Joined::Skipped));
         }
-        if !matches!(kind, FileType::RegularFile | FileType::Symlink) && !force {
+        if !matches!(kind, FileType::RegularFile | FileType::Symlink) && !force && !is_like() {
             let text = format!("{}: {SPECIAL}", path());
             return Err(fault::failure(FailureKind::Create, Errno::EXIST.raw_os_error(), text));
         }
@@ -195,6 +201,14 @@ impl Sink {
             return Err(self.tree.folded(file.parent, &file.name));
         }
         Ok(None)
+    }
+
+    /// Whether such a FIFO, socket or device stands at the name as it is to be a name of: that gives way, as
+    /// it does where one is made.
+    fn is_like(&self, first: &First, (inode, was): (Inode, (u64, Timestamp)), stat: &Stat) -> bool {
+        let held = self.hold_first(first, inode, was).ok();
+        let first = held.and_then(|held| rustix::fs::fstat(held).ok());
+        first.and_then(|first| node_as(&first)).is_some_and(|node| is_node(stat, node))
     }
 
     /// Opens what others are to be names of, if it is still what it was: whoever may write its directory can

@@ -21,6 +21,7 @@ fn former_owner_publishes_nothing() {
     let link = LinkItem {
         file: file(2, DirId::ROOT, "l", 0),
         target: b"x"[..].into(),
+        node: None,
         meta: META,
         owner: false,
         no_replace: false,
@@ -245,6 +246,7 @@ fn the_owner_is_asked_before_each_rename() {
     let link = LinkItem {
         file: file(2, DirId::ROOT, "l", 0),
         target,
+        node: None,
         meta: META,
         owner: false,
         no_replace: false,
@@ -345,7 +347,8 @@ fn names_of_jobs_here_are_refused() {
         }
         let target = b"x"[..].into();
         let file = file(id + 1, DirId::ROOT, text, 0);
-        let link = LinkItem { file, target, meta: META, owner: false, no_replace: false, force: false };
+        let link =
+            LinkItem { file, target, node: None, meta: META, owner: false, no_replace: false, force: false };
         match bench.run(SinkOp::MakeLinks { items: vec![link] }, b"") {
             SinkDone::MakeLinks { results } => assert_eq!(results[0].1.is_ok(), wanted, "{text}"),
             other => panic!("{other:?}"),

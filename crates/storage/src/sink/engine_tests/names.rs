@@ -126,6 +126,7 @@ fn found_files_and_links_have_names() {
     let link = LinkItem {
         file: file(5, DirId::ROOT, "link", 0),
         target: b"nowhere"[..].into(),
+        node: None,
         meta: META,
         owner: false,
         no_replace: false,

@@ -146,6 +146,7 @@ fn only_the_link_that_was_made_is_published() {
     let item = LinkItem {
         file: file(1, DirId::ROOT, "l", 0),
         target: b"target"[..].into(),
+        node: None,
         meta,
         owner: is_root(),
         no_replace: false,
@@ -252,8 +253,15 @@ fn special_files_are_told_and_stay() {
     assert_eq!((found.existing, found.seen), (Existing::Special, seen_at(&fifo)));
     for force in [false, true] {
         let file = file(3, old, "fifo", 0);
-        let item =
-            LinkItem { file, target: b"t"[..].into(), meta: META, owner: false, no_replace: false, force };
+        let item = LinkItem {
+            file,
+            target: b"t"[..].into(),
+            node: None,
+            meta: META,
+            owner: false,
+            no_replace: false,
+            force,
+        };
         match bench.run(SinkOp::MakeLinks { items: vec![item] }, b"") {
             SinkDone::MakeLinks { results } => assert_eq!(results[0].1.is_ok(), force, "{results:?}"),
             other => panic!("{other:?}"),
@@ -283,7 +291,7 @@ fn no_link_takes_the_place_of_its_target() {
     for (id, (text, target)) in (2..).zip(all.into_iter().zip(targets)) {
         let file = file(id, old, text, 0);
         let (meta, owner, no_replace, force) = (META, false, false, true);
-        let item = LinkItem { file, target: target.into(), meta, owner, no_replace, force };
+        let item = LinkItem { file, target: target.into(), node: None, meta, owner, no_replace, force };
         let results = match bench.run(SinkOp::MakeLinks { items: vec![item] }, b"") {
             SinkDone::MakeLinks { results } => results,
             other => panic!("{other:?}"),

@@ -1,0 +1,97 @@
+//! Owners between hosts that have other numbers for the same names.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use crate::support::Room;
+use crate::support::run::Haul;
+use crate::support::way::{Way, contents};
+
+/// The number that `daemon` has where the near end runs, as a user and as a group.
+const NEAR: (u32, u32) = (41_234, 42_345);
+/// And at the far end, which has the files of this host.
+fn far() -> (u32, u32) {
+    let number = |file: &str| {
+        let table = fs::read_to_string(file).expect("read");
+        let line = table.lines().find(|line| line.starts_with("daemon:")).expect("every host has it");
+        line.split(':').nth(2).expect("a number").parse().expect("a number")
+    };
+    (number("/etc/passwd"), number("/etc/group"))
+}
+
+/// Has the near end see other users and groups: `daemon` has other numbers there, and 41,000 is a user whom
+/// nobody else knows.
+fn elsewhere(room: &Room, haul: Haul) -> Haul {
+    let table = |file: &str, number: u32, of_one: &str| -> PathBuf {
+        let here = fs::read_to_string(format!("/etc/{file}")).expect("read");
+        let mut lines: Vec<String> =
+            here.lines().filter(|line| !line.starts_with("daemon:")).map(str::to_owned).collect();
+        lines.push(format!("daemon:x:{number}{of_one}"));
+        lines.push(format!("of-the-near-end:x:41000{of_one}"));
+        room.file(&format!("etc-{file}"), lines.join("\n") + "\n")
+    };
+    let passwd = table("passwd", NEAR.0, ":1::/:/usr/sbin/nologin");
+    let group = table("group", NEAR.1, ":");
+    let script = format!(
+        "mount --bind {} /etc/passwd && mount --bind {} /etc/group && exec \"$@\"",
+        passwd.display(),
+        group.display()
+    );
+    haul.wrapped(["unshare", "-m", "--propagation", "private", "sh", "-c", &script, "sh"])
+}
+
+fn owner(path: &Path) -> (u32, u32) {
+    let stat = fs::symlink_metadata(path).expect("stat");
+    (stat.uid(), stat.gid())
+}
+
+/// Goal: between hosts owner and group are who has the name, of files, directories, links and the destination
+/// itself; who is not known keeps his number, and so do all with --numeric-ids. A second run changes nothing,
+/// and a dry run says so.
+/// Method: pushes and pulls between two ends of which one has other numbers.
+#[test]
+fn owners_are_kept_by_name() {
+    need!("unshare", "sshd", "root");
+    for way in Way::all().into_iter().skip(1) {
+        let (from, to) = if way.name() == "push" { (NEAR, far()) } else { (far(), NEAR) };
+        for (numeric, wanted) in [(false, to), (true, from)] {
+            let room = Room::new();
+            let (data, sink) = (room.dir("data"), room.at("sink"));
+            room.dir("data/d");
+            for name in ["f", "d/g", "unknown", "roots"] {
+                room.file(&format!("data/{name}"), name);
+            }
+            std::os::unix::fs::symlink("f", data.join("link")).expect("a link");
+            for name in ["", "f", "d", "d/g"] {
+                chown(data.join(name), Some(from.0), Some(from.1)).expect("give it away");
+            }
+            std::os::unix::fs::lchown(data.join("link"), Some(from.0), Some(from.1)).expect("give it away");
+            chown(data.join("unknown"), Some(41_000), Some(41_001)).expect("give it away");
+            let options = if numeric { &["-a", "--numeric-ids"][..] } else { &["-a"] };
+            elsewhere(&room, way.cp(options, &[contents(&data)], &sink)).run().sane().exits(0);
+            for name in ["", "f", "d", "d/g", "link"] {
+                assert_eq!(owner(&sink.join(name)), wanted, "{} {numeric} {name:?}", way.name());
+            }
+            assert_eq!(owner(&sink.join("unknown")), (41_000, 41_001), "{} {numeric}", way.name());
+            assert_eq!(owner(&sink.join("roots")), (0, 0), "{} {numeric}", way.name());
+            for more in ["-i", "-in"] {
+                let options = [options, &[more]].concat();
+                let again = elsewhere(&room, way.plain(&options, &[contents(&data)], &sink)).run().exits(0);
+                assert_eq!(String::from_utf8_lossy(&again.stdout), "", "{} {options:?}", way.name());
+            }
+        }
+    }
+}
+
+/// Goal: on one host owners are numbers, whatever they are called.
+#[test]
+fn on_one_host_numbers_do() {
+    need!("root");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    room.file("data/f", "x");
+    chown(data.join("f"), Some(far().0), Some(41_001)).expect("give it away");
+    Way::Here.cp(&["-a"], &[contents(&data)], &sink).run().sane().exits(0);
+    assert_eq!(owner(&sink.join("f")), (far().0, 41_001));
+}
