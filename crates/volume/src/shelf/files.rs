@@ -4,7 +4,8 @@
 //! Invariants: the kernel tells an error of what it wrote back once, to whoever has the file open then. So a
 //! file has one descriptor, its syncs come one after the other, none comes after one that failed, and a
 //! descriptor through which something was written is closed only after a sync, whose error counts as any
-//! other's. What a sync covers was written before it began.
+//! other's. What a sync covers was written before it began. A file whose sync failed is not read either: the
+//! kernel may have dropped what was written, and give what was there before.
 //! Left out: which offsets of a file lie here.
 //!
 //! Locks, in this order: a file's descriptor, its syncs, the table of files or that of failures. Whoever
@@ -300,6 +301,10 @@ impl Files {
     /// zeros.
     pub(super) fn read(&self, file: FileNo, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         let filled = self.with(file, false, |_, fd| read_at(fd, bytes, offset))?;
+        // Behind it, for a sync may have failed meanwhile.
+        if !haul_mutant::removed("volume-failed-files-are-not-read") {
+            self.check(file)?;
+        }
         Ok(filled.unwrap_or(0))
     }
 

@@ -353,6 +353,27 @@ fn a_failed_sync_is_never_forgotten() {
     shelf.sync(bad).expect("another life");
 }
 
+/// Goal: what a file had before is not read as what it has, where what was written since may be lost: after a
+/// sync that failed, whoever made it.
+#[test]
+fn a_file_that_failed_is_not_read() {
+    let (dir, disk) = (tempdir(), failing());
+    let shelf = on(&disk, dir.path(), 1);
+    let (bad, closed, good) = (FileNo(1), FileNo(2), FileNo(3));
+    for file in [bad, closed, good] {
+        shelf.write(file, 0, b"old").expect("written");
+        shelf.sync(file).expect("synced");
+    }
+    shelf.write(bad, 0, b"new").expect("written");
+    disk.fails_next.store(true, Ordering::SeqCst);
+    assert_eq!(shelf.sync(bad), Err(EIO));
+    assert_eq!(shelf.read(bad, 0, 3), Err(EIO));
+    shelf.write(closed, 0, b"new").expect("written");
+    disk.fails_next.store(true, Ordering::SeqCst);
+    assert_eq!(read(&shelf, good, 0, 3).expect("read"), b"old");
+    assert_eq!(shelf.read(closed, 0, 3), Err(EIO));
+}
+
 /// Goal: an error that came when a descriptor was closed to have room is told by the next sync.
 #[test]
 fn closing_loses_no_error() {
