@@ -5,13 +5,14 @@
 //! file has one descriptor, its syncs come one after the other, none comes after one that failed, and a
 //! descriptor through which something was written is closed only after a sync, whose error counts as any
 //! other's. What a sync covers was written before it began. A file whose sync failed is not read either: the
-//! kernel may have dropped what was written, and give what was there before.
+//! kernel may have dropped what was written, and give what was there before. A file that was here and is
+//! closed is known, and one that is known and not there any more is an error, and not an empty one.
 //! Left out: which offsets of a file lie here.
 //!
 //! Locks, in this order: a file's descriptor, its syncs, the table of files or that of failures. Whoever
-//! closes another file to have room has none of them.
+//! closes another file to have room has none of them. The table of known files has no other behind it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -34,6 +35,8 @@ const DIRS: usize = 256;
 const WRITE_BACK_LEN: u64 = 8 << 20;
 /// After so many failed files nothing is believed here any more.
 const FAILED_MAX: usize = 65_536;
+/// So many files that were closed are known to be here; of more those alone that were written in this life.
+const KNOWN_MAX: usize = 1 << 20;
 
 struct Entry {
     file: FileNo,
@@ -44,6 +47,8 @@ struct Entry {
     /// Written or cut since the last sync began. Set after that, before its lock is given up.
     is_dirty: AtomicBool,
     is_cut: AtomicBool,
+    /// Written or cut in this life, since it was opened.
+    was_changed: AtomicBool,
     /// Bytes written since write-back was started last.
     waits: AtomicU64,
     /// Syncs that began.
@@ -75,6 +80,8 @@ pub(super) struct Files {
     open_max: usize,
     clock: AtomicU64,
     failed: Mutex<BTreeMap<FileNo, Errno>>,
+    /// Files that were here when they were closed, and that nobody was told to remove since.
+    known: Mutex<BTreeSet<FileNo>>,
     sync: SyncCall,
 }
 
@@ -99,6 +106,7 @@ impl Files {
             open_max,
             clock: AtomicU64::new(0),
             failed: Mutex::new(BTreeMap::new()),
+            known: Mutex::new(BTreeSet::new()),
             sync,
         })
     }
@@ -130,6 +138,7 @@ impl Files {
                 used: AtomicU64::new(0),
                 is_dirty: AtomicBool::new(false),
                 is_cut: AtomicBool::new(false),
+                was_changed: AtomicBool::new(false),
                 waits: AtomicU64::new(0),
                 begun: AtomicU64::new(0),
                 done: Mutex::new(0),
@@ -191,6 +200,13 @@ impl Files {
         let dir = self.dir_of(file)?;
         let name = format!("{:016x}", file.0);
         match dir.file(&name) {
+            Err(Errno::NOENT)
+                if lock(&self.known).contains(&file) && !haul_mutant::removed("volume-known-files-are-there") =>
+            {
+                // What was written to it is gone, and a new one in its place would hide that.
+                lock(&self.failed).insert(file, Errno::STALE);
+                Err(Errno::STALE)
+            }
             Err(Errno::NOENT) if makes => {
                 let fd = dir.make_file(&name)?;
                 self.names[place_of(file)].changes.fetch_add(1, Ordering::SeqCst);
@@ -219,6 +235,10 @@ impl Files {
                 if entry.is_dirty.load(Ordering::SeqCst) {
                     // An error is kept, and told to whoever syncs or writes next.
                     let _ = self.sync_open(&entry, open.as_fd());
+                }
+                let mut known = lock(&self.known);
+                if known.len() < KNOWN_MAX || entry.was_changed.load(Ordering::Relaxed) {
+                    known.insert(entry.file);
                 }
                 *fd = None;
                 entry.is_open.store(false, Ordering::Relaxed);
@@ -267,6 +287,7 @@ impl Files {
             self.check(file)?;
             let written = write_at(fd, &mut [IoSlice::new(bytes)], offset);
             entry.is_dirty.store(true, Ordering::SeqCst);
+            entry.was_changed.store(true, Ordering::Relaxed);
             entry.waits.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             written
         })
@@ -325,6 +346,7 @@ impl Files {
             let cut = retry_on_intr(|| rustix::fs::ftruncate(fd, from));
             entry.is_cut.store(true, Ordering::SeqCst);
             entry.is_dirty.store(true, Ordering::SeqCst);
+            entry.was_changed.store(true, Ordering::Relaxed);
             cut
         })
         .map(drop)
@@ -336,6 +358,9 @@ impl Files {
             // Who opens it meanwhile would write to what has no name any more.
             let mut fd = entry.fd.write().unwrap_or_else(PoisonError::into_inner);
             let removed = self.dir_of(file).and_then(|dir| dir.remove(format!("{:016x}", file.0)));
+            if matches!(removed, Ok(()) | Err(Errno::NOENT)) {
+                lock(&self.known).remove(&file);
+            }
             if removed.is_ok() {
                 self.names[place_of(file)].changes.fetch_add(1, Ordering::SeqCst);
                 if fd.take().is_some() {

@@ -484,3 +484,28 @@ fn what_has_no_name_does_not_last() {
     std::fs::rename(&root, dir.path().join("away")).expect("moved");
     assert!(shelf.vanished().is_some());
 }
+
+/// Goal: what was removed by its name while it was closed is not told to last, nor read as a hole, nor made
+/// anew; what was removed by request is nothing that is missed.
+#[test]
+fn what_was_closed_and_has_no_name_does_not_last() {
+    let dir = tempdir();
+    let shelf = on(&failing(), dir.path(), 1);
+    let stale = Errno::STALE.raw_os_error();
+    let (synced, written, read, removed, other) = (FileNo(1), FileNo(2), FileNo(3), FileNo(4), FileNo(9));
+    for file in [synced, written, read, removed, other] {
+        shelf.write(file, 0, b"bytes").expect("written");
+    }
+    for file in [synced, written, read, removed] {
+        let place = dir.path().join(format!("files/{0:02x}/{0:016x}", file.0));
+        std::fs::remove_file(place).expect("removed");
+    }
+    assert_eq!(shelf.sync(synced), Err(stale));
+    assert_eq!(shelf.write(written, 5, b"more"), Err(stale));
+    assert_eq!(shelf.sync(written), Err(stale));
+    assert_eq!(shelf.read(read, 0, 5), Err(stale));
+    shelf.remove(removed).expect("nothing is left to do");
+    shelf.sync(removed).expect("it is gone, and that lasts");
+    shelf.remove(other).expect("removed");
+    shelf.sync(other).expect("that lasts");
+}
