@@ -299,6 +299,9 @@ impl Volume {
                 );
                 self.failed(kind, doing, path, errno, &text)
             }
+            (None, VolumeError::Late(_, text)) if self.is_said(text) => {
+                self.failed(kind, doing, path, errno, text)
+            }
             (None, why) => self.failed(kind, doing, path, errno, &format!("{why}{then}")),
         }
     }
@@ -331,7 +334,7 @@ impl Volume {
 
     /// How long a file is.
     fn len(&self, file: FileNo) -> Result<u64, VolumeError> {
-        self.wait(|| self.ask_len(file)).map(|read| read.end)
+        self.wait_at(&self.needed_to_look(file), || self.ask_len(file)).map(|read| read.end)
     }
 
     /// How a new file of so many bytes is placed.

@@ -364,10 +364,11 @@ fn a_killed_server_costs_no_bytes() {
     user.has(&data, "out");
 }
 
-/// Goal: a storage server that is away for one patience ends a copy into the volume, and one out of it, with
-/// one error that names it and what to do: no file waits for it anew. When it is there again, the same
-/// command brings what is left.
-/// Method: it is killed in the middle, and not started; then it stands still, which no connection shows.
+/// Goal: a storage server that is away for one patience ends a copy into the volume, with one error that names
+/// it and what to do. One out of it goes on: what lies there fails by its name, all else comes, and no file
+/// waits for that server anew. When it is there again, the same command brings what is left.
+/// Method: it is killed in the middle, and not started; then it stands still, which no connection shows; then
+/// it is killed before the copy begins.
 #[test]
 fn a_server_that_is_gone_ends_the_copy() {
     let user = User::new();
@@ -399,13 +400,33 @@ fn a_server_that_is_gone_ends_the_copy() {
     assert_eq!(again.number("files") + again.number("unchanged"), files, "{again:?}");
     user.has(&data, "whole");
 
+    let goes_on = |ended: Outcome, out: &Path| {
+        let ended = ended.sane().exits(3);
+        for part in ["its server 1, ", "is gone", "`haul volume start v`"] {
+            said(&ended, part);
+        }
+        assert_none_torn(&data, &out.join("data"));
+        let (told, summary) = (fs::read_to_string(&list).expect("a list"), ended.summary());
+        let line = |line: &str| serde_json::from_str::<Value>(line).expect("JSON");
+        let mut named: Vec<String> =
+            told.lines().map(|text| line(text)["path"].as_str().expect("a path").to_owned()).collect();
+        let is_there = |path: &String| out.join(path).exists();
+        let mut missing: Vec<String> =
+            (0..84).map(|n| format!("data/f{n}")).filter(|path| !is_there(path)).collect();
+        (named.sort(), missing.sort());
+        assert_eq!(named, missing, "{}", ended.describe());
+        assert!(told.lines().all(|line| line.contains("is gone")), "{told}");
+        assert!((1..=28).contains(&missing.len()), "a third of them is gathered there: {}", missing.len());
+        assert_eq!(summary.number("failed"), missing.len() as u64, "{}", ended.describe());
+    };
     let mut from = user.cp(&options, "vol://v/data", &out).start();
     assert!(from.until(|_| files_in(&out) > 5), "it begins");
     let frozen = user.process(Some(1));
     signal(frozen, Signal::STOP);
-    is_over(from.wait());
-    assert_none_torn(&data, &out.join("data"));
+    goes_on(from.wait(), &out);
     signal(frozen, Signal::KILL);
+    let other = user.room.dir("other");
+    goes_on(user.cp(&options, "vol://v/data", &other).run(), &other);
     user.start();
     let again = user.cp(&["-r"], "vol://v/data", &out).run().sane().exits(0).summary();
     assert_eq!(again.number("files") + again.number("unchanged"), files, "{again:?}");

@@ -8,7 +8,9 @@
 //! elsewhere, and what begins behind that ends at once: a run ends with one patience, and not with one for
 //! each file. So it does where a server has no room: what is written there is tried again for one patience,
 //! which begins when it first had none. A disk that fails otherwise is not waited for. A run that is to end
-//! has as little patience with a server, or the catalog, that is away. Left out: what is said of waits
+//! has as little patience with a server, or the catalog, that is away. A run that reads goes on without a
+//! storage server that is gone: what needs it fails at once, by its name, and all else is read; when the
+//! server is there again it is asked again. Left out: what is said of waits
 //! (`waits`), what ends, and what is told of the files that are left (the machines of the session).
 
 use std::collections::BTreeMap;
@@ -16,10 +18,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_core::volume::ServerNo;
+use haul_core::volume::{FileNo, ServerNo};
 use haul_core::volume::client::Where;
 use haul_core::wire::{Failure, FailureKind};
-use haul_volume::client::{VolumeError, Waiting};
+use haul_volume::client::{Away, VolumeError, Waiting};
 use rustix::io::Errno;
 
 use super::Volume;
@@ -30,6 +32,8 @@ const LOOK: Duration = Duration::from_millis(250);
 const GRACE: Duration = Duration::from_secs(2);
 /// Without the catalog a run that is to end has so long for what needs it not.
 const CATALOG_GRACE: Duration = Duration::from_secs(6);
+/// Whether a server that a run goes on without is there again is looked after so long.
+const THERE_AGAIN: Duration = Duration::from_secs(1);
 /// A server that had no room is asked again after so long.
 const ROOM_AGAIN: Duration = Duration::from_secs(1);
 /// Errors of a disk that do not pass by themselves.
@@ -48,6 +52,18 @@ pub(super) struct Gone {
     tell: OnceLock<Tell>,
     /// Since when the run is to end.
     ends: Mutex<Option<Instant>>,
+    without: Mutex<Without>,
+}
+
+/// Storage servers that are gone, and that a run goes on without.
+#[derive(Default)]
+struct Without {
+    /// It does.
+    goes_on: bool,
+    /// Why what needs one of them comes to nothing.
+    servers: BTreeMap<ServerNo, String>,
+    /// When it was looked last whether they are there again.
+    looked: Option<Instant>,
 }
 
 impl Gone {
@@ -76,6 +92,21 @@ impl Volume {
         self.wait_for(begin(), begin)
     }
 
+    /// The same of what comes to nothing without these servers.
+    ///
+    /// # Errors
+    /// As [`Waiting::wait`].
+    pub(super) fn wait_at<T>(
+        &self,
+        needs: &[ServerNo],
+        begin: impl Fn() -> Waiting<T>,
+    ) -> Result<T, VolumeError> {
+        match self.lacks(needs) {
+            Some(why) => Err(why),
+            None => self.wait_for_at(needs, begin(), begin),
+        }
+    }
+
     /// The same for what was begun before.
     ///
     /// # Errors
@@ -85,13 +116,83 @@ impl Volume {
         begun: Waiting<T>,
         again: impl FnOnce() -> Waiting<T>,
     ) -> Result<T, VolumeError> {
-        match self.settle(&begun) {
-            Err(late @ VolumeError::Late(..)) => match self.judge() {
-                Late::Back(_) => self.settle(&again()),
-                Late::Gone | Late::Itself => Err(late),
+        self.wait_for_at(&[], begun, again)
+    }
+
+    /// The same of what comes to nothing without these servers.
+    ///
+    /// # Errors
+    /// As [`Waiting::wait`].
+    pub(super) fn wait_for_at<T>(
+        &self,
+        needs: &[ServerNo],
+        begun: Waiting<T>,
+        again: impl FnOnce() -> Waiting<T>,
+    ) -> Result<T, VolumeError> {
+        match self.settle(needs, &begun) {
+            Err(late @ VolumeError::Late(..)) => match self.lacks(needs) {
+                Some(why) => Err(why),
+                None => match self.judge() {
+                    Late::Back(_) => self.settle(needs, &again()),
+                    Late::Gone | Late::Itself => Err(self.lacks(needs).unwrap_or(late)),
+                },
             },
             result => result,
         }
+    }
+
+    /// The run reads, and goes on without storage servers that are gone.
+    pub(super) fn goes_on_without(&self) {
+        self.without().goes_on = !haul_mutant::removed("reads-go-on-without-servers");
+    }
+
+    fn without(&self) -> MutexGuard<'_, Without> {
+        self.gone.without.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why what needs these servers comes to nothing: the run goes on without one of them.
+    fn lacks(&self, needs: &[ServerNo]) -> Option<VolumeError> {
+        let mut without = self.without();
+        if without.servers.is_empty() {
+            return None;
+        }
+        if without.looked.is_none_or(|at| at.elapsed() >= THERE_AGAIN)
+            && let Ok(away) = self.client.away()
+        {
+            without.looked = Some(Instant::now());
+            without.servers.retain(|server, _| away.iter().any(|away| away.server == *server));
+        }
+        let why = needs.iter().find_map(|server| without.servers.get(server))?;
+        Some(VolumeError::Late(self.patience, why.clone()))
+    }
+
+    /// Whether this is said of a server that the run goes on without.
+    pub(super) fn is_said(&self, why: &str) -> bool {
+        self.without().servers.values().any(|said| said == why)
+    }
+
+    /// Servers that are away, but for those that the run goes on without.
+    pub(super) fn away(&self) -> Result<Vec<Away>, VolumeError> {
+        let mut away = self.client.away()?;
+        let without = self.without();
+        away.retain(|away| !without.servers.contains_key(&away.server));
+        Ok(away)
+    }
+
+    /// Who has to answer for a look at a file.
+    pub(super) fn needed_to_look(&self, file: FileNo) -> Vec<ServerNo> {
+        let striping = self.client.striping();
+        if striping.knows(file) { vec![striping.gatherer(file)] } else { Vec::new() }
+    }
+
+    /// Who has to answer for bytes of a file.
+    pub(super) fn needed_for(&self, file: FileNo, from: u64, len: u64) -> Vec<ServerNo> {
+        let (striping, mut needs) = (self.client.striping(), self.needed_to_look(file));
+        if !needs.is_empty() {
+            let stripes = from / striping.stripe_size..from.saturating_add(len).div_ceil(striping.stripe_size);
+            needs.extend(striping.servers_of(file, &stripes));
+        }
+        needs
     }
 
     /// Waits for what is not to be begun twice. Where a server was away and came back too late, nobody knows
@@ -100,7 +201,7 @@ impl Volume {
     /// # Errors
     /// As [`Waiting::wait`].
     pub(super) fn wait_once<T>(&self, begun: &Waiting<T>) -> Result<T, VolumeError> {
-        match self.settle(begun) {
+        match self.settle(&[], begun) {
             Err(late @ VolumeError::Late(..)) => match self.judge() {
                 Late::Back(of) => Err(VolumeError::Lost(of.unwrap_or(Where::Gatherer))),
                 Late::Gone | Late::Itself => Err(late),
@@ -207,7 +308,7 @@ impl Volume {
             return false;
         }
         let is_long = self.ends_for().is_some_and(|time| time >= CATALOG_GRACE);
-        (is_long && self.catalog.away().is_some()) || self.client.away().is_ok_and(|away| !away.is_empty())
+        (is_long && self.catalog.away().is_some()) || self.away().is_ok_and(|away| !away.is_empty())
     }
 
     /// Why nothing is waited for any more, if one is gone for longer than what was under way has.
@@ -220,7 +321,7 @@ impl Volume {
         }
     }
 
-    fn settle<T>(&self, begun: &Waiting<T>) -> Result<T, VolumeError> {
+    fn settle<T>(&self, needs: &[ServerNo], begun: &Waiting<T>) -> Result<T, VolumeError> {
         let since = Instant::now();
         let mut waits = None;
         loop {
@@ -229,7 +330,7 @@ impl Volume {
             if let Some(result) = begun.wait_for(look) {
                 return result;
             }
-            if let Some(late) = self.left() {
+            if let Some(late) = self.left().or_else(|| self.lacks(needs)) {
                 return Err(late);
             }
             if self.gives_up() {
@@ -248,10 +349,11 @@ impl Volume {
     fn judge(&self) -> Late {
         let (begun, mut back) = (Instant::now(), None);
         while !self.is_gone() && !self.gives_up() {
-            let Ok(away) = self.client.away() else { return Late::Itself };
+            let Ok(away) = self.away() else { return Late::Itself };
+            let gone: Vec<_> = away.iter().filter(|away| away.time >= self.patience).cloned().collect();
             match (away.into_iter().max_by_key(|away| away.time), self.catalog.away()) {
-                (Some(away), _) if away.time >= self.patience => {
-                    self.lose(&self.server_in_words(away.server), away.time, &away.why);
+                (Some(_), _) if !gone.is_empty() => {
+                    gone.iter().for_each(|away| self.lose_server(away));
                     return Late::Gone;
                 }
                 (None, Some((time, why))) if time >= self.patience => {
@@ -278,7 +380,23 @@ impl Volume {
         self.lose(&format!("catalog, {}", self.catalog_place), self.patience, why);
     }
 
+    /// A storage server is gone: the run ends, or goes on without it.
+    fn lose_server(&self, away: &Away) {
+        let failure = self.is_lost(&self.server_in_words(away.server), away.time, &away.why);
+        let mut without = self.without();
+        if without.goes_on {
+            without.servers.entry(away.server).or_insert_with(|| failure.text.into());
+            return;
+        }
+        drop(without);
+        self.end_run(failure);
+    }
+
     fn lose(&self, who: &str, time: Duration, why: &str) {
+        self.end_run(self.is_lost(who, time, why));
+    }
+
+    fn is_lost(&self, who: &str, time: Duration, why: &str) -> Failure {
         let name = haul_base::escape::name(self.name.as_bytes());
         let text = format!(
             "volume {name}: its {who}, is gone, and was not heard for {} s: {why}; start it again (`haul volume start {name}`; \
@@ -286,7 +404,7 @@ impl Volume {
             time.as_secs()
         );
         let errno = Errno::TIMEDOUT.raw_os_error();
-        self.end_run(Failure { kind: FailureKind::Network, errno, text: text.into() });
+        Failure { kind: FailureKind::Network, errno, text: text.into() }
     }
 
     /// Tells once why nothing goes on.

@@ -86,7 +86,8 @@ impl Volume {
         let reads: Vec<_> = ends.into_iter().map(|at| (at, self.client.read(file, at, 1))).collect();
         let mut nowhere = None;
         for (at, read) in reads {
-            let read = self.wait_for(read, || self.client.read(file, at, 1)).map_err(Unknown::Servers)?;
+            let needs = self.needed_for(file, at, 1);
+            let read = self.wait_for_at(&needs, read, || self.client.read(file, at, 1)).map_err(Unknown::Servers)?;
             nowhere = nowhere.or(read.nowhere);
         }
         let Some(at) = nowhere else { return Ok(None) };

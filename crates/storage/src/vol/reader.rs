@@ -291,7 +291,9 @@ impl Common {
     fn bytes(&self, id: FileId, view: &View, offset: u64, len: u64) -> Result<Vec<u8>, Failure> {
         let from = view.base + offset;
         let begun = Instant::now();
-        let read = self.volume.wait(|| self.volume.client.read(FileNo(view.is.id.0), from, len));
+        let file = FileNo(view.is.id.0);
+        let needs = self.volume.needed_for(file, from, len);
+        let read = self.volume.wait_at(&needs, || self.volume.client.read(file, from, len));
         self.meter.add_busy(Stage::SourceStorage, begun.elapsed());
         let read = read.map_err(|why| self.broke("read", id, &why))?;
         self.is_there(id, view, read.nowhere)?;
@@ -359,8 +361,10 @@ impl Common {
                 if view.size != u64::from(file.size) {
                     return Ok(None);
                 }
-                let again = || self.volume.client.read(FileNo(view.is.id.0), view.base, file.size.into());
-                let got = waiting.map(|waiting| self.volume.wait_for(waiting, again)).transpose();
+                let (number, len) = (FileNo(view.is.id.0), u64::from(file.size));
+                let needs = self.volume.needed_for(number, view.base, len);
+                let again = || self.volume.client.read(number, view.base, len);
+                let got = waiting.map(|waiting| self.volume.wait_for_at(&needs, waiting, again)).transpose();
                 let got = got.map_err(|why| self.broke("read", file.id, &why))?;
                 let end = view.base + u64::from(file.size);
                 let bytes = match got {
@@ -400,7 +404,9 @@ impl Common {
             let size = file.size as usize;
             let result = match (read, look) {
                 (Ok(Some((view, root))), Some((at_volume, look))) => {
-                    let look = self.volume.wait_for(look, || self.volume.client.look(at_volume));
+                    let needs = self.volume.needed_to_look(at_volume);
+                    let again = || self.volume.client.look(at_volume);
+                    let look = self.volume.wait_for_at(&needs, look, again);
                     let look = self.judge(file.id, &view, look);
                     // It lies behind those that are kept, and moves up to them.
                     let from = at;
@@ -427,7 +433,9 @@ impl Common {
 
     fn look(&self, id: FileId, generation: Generation) -> Result<Look, Failure> {
         let view = self.view(id, generation)?;
-        let looked = self.volume.wait(|| self.volume.client.look(FileNo(view.is.id.0)));
+        let file = FileNo(view.is.id.0);
+        let looked =
+            self.volume.wait_at(&self.volume.needed_to_look(file), || self.volume.client.look(file));
         self.judge(id, &view, looked)
     }
 
@@ -561,7 +569,8 @@ impl Common {
     fn must_be(&self, id: FileId, view: &View, seen: Option<&Fingerprint>) -> Result<(), Failure> {
         let Some(seen) = seen else { return Ok(()) };
         let changed = || Err(self.failed(FailureKind::Changed, "hash", id, "it changed while it was hashed"));
-        match self.volume.wait(|| self.volume.client.look(FileNo(view.is.id.0))) {
+        let file = FileNo(view.is.id.0);
+        match self.volume.wait_at(&self.volume.needed_to_look(file), || self.volume.client.look(file)) {
             Ok(look) => {
                 // While its version stays nobody wrote it; its time is another's business.
                 let version = Some(look.version);
@@ -586,7 +595,8 @@ impl Common {
         let Some(file) = entry.file() else {
             return Err(self.failed(FailureKind::Changed, "look at", id, "is no regular file any more"));
         };
-        let looked = self.volume.wait(|| self.volume.client.look(file));
+        let looked =
+            self.volume.wait_at(&self.volume.needed_to_look(file), || self.volume.client.look(file));
         let is = match self.volume.state(&mut entry, looked) {
             Ok(is) => is,
             Err(why) if why.is_gone() => return Err(self.vanished("look at", id)),

@@ -109,6 +109,7 @@ impl SourceStore for VolumeSource {
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
         let VolumeSource { volume, found, part } = *self;
+        volume.goes_on_without();
         let failed = |what: &str, why: std::io::Error| {
             let text = format!("starting the {what}: {}", haul_base::errno::text(why));
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }

@@ -136,7 +136,7 @@ impl Volume {
             return said(time, &what, "its disk is full");
         }
         let time = self.waits.first()?.elapsed();
-        let away = self.client.away().ok()?.into_iter().max_by_key(|away| away.time);
+        let away = self.away().ok()?.into_iter().max_by_key(|away| away.time);
         match (away, self.catalog.away()) {
             (Some(away), _) => said(time, &self.server_of_volume(away.server), &away.why),
             (None, Some((_, why))) => said(time, &catalog(), &why),

@@ -149,7 +149,8 @@ impl Walker {
     /// What a file is by the look at it.
     fn settle(&self, entry: &mut Entry, look: Waiting<Look>, known: Option<u64>) -> Result<State, Unknown> {
         let file = FileNo(entry.id.0);
-        let looked = self.volume.wait_for(look, || self.volume.client.look(file));
+        let needs = self.volume.needed_to_look(file);
+        let looked = self.volume.wait_for_at(&needs, look, || self.volume.client.look(file));
         let state = self.volume.state(entry, looked)?;
         self.volume.has_its_length(&state, known)?;
         Ok(state)
