@@ -18,8 +18,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_core::volume::{FileNo, ServerNo};
 use haul_core::volume::client::Where;
+use haul_core::volume::{FileNo, ServerNo};
 use haul_core::wire::{Failure, FailureKind};
 use haul_volume::client::{Away, VolumeError, Waiting};
 use rustix::io::Errno;
@@ -189,7 +189,8 @@ impl Volume {
     pub(super) fn needed_for(&self, file: FileNo, from: u64, len: u64) -> Vec<ServerNo> {
         let (striping, mut needs) = (self.client.striping(), self.needed_to_look(file));
         if !needs.is_empty() {
-            let stripes = from / striping.stripe_size..from.saturating_add(len).div_ceil(striping.stripe_size);
+            let stripes =
+                from / striping.stripe_size..from.saturating_add(len).div_ceil(striping.stripe_size);
             needs.extend(striping.servers_of(file, &stripes));
         }
         needs

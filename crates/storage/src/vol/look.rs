@@ -87,7 +87,8 @@ impl Volume {
         let mut nowhere = None;
         for (at, read) in reads {
             let needs = self.needed_for(file, at, 1);
-            let read = self.wait_for_at(&needs, read, || self.client.read(file, at, 1)).map_err(Unknown::Servers)?;
+            let read =
+                self.wait_for_at(&needs, read, || self.client.read(file, at, 1)).map_err(Unknown::Servers)?;
             nowhere = nowhere.or(read.nowhere);
         }
         let Some(at) = nowhere else { return Ok(None) };

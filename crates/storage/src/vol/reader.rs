@@ -434,8 +434,7 @@ impl Common {
     fn look(&self, id: FileId, generation: Generation) -> Result<Look, Failure> {
         let view = self.view(id, generation)?;
         let file = FileNo(view.is.id.0);
-        let looked =
-            self.volume.wait_at(&self.volume.needed_to_look(file), || self.volume.client.look(file));
+        let looked = self.volume.wait_at(&self.volume.needed_to_look(file), || self.volume.client.look(file));
         self.judge(id, &view, looked)
     }
 
@@ -595,8 +594,7 @@ impl Common {
         let Some(file) = entry.file() else {
             return Err(self.failed(FailureKind::Changed, "look at", id, "is no regular file any more"));
         };
-        let looked =
-            self.volume.wait_at(&self.volume.needed_to_look(file), || self.volume.client.look(file));
+        let looked = self.volume.wait_at(&self.volume.needed_to_look(file), || self.volume.client.look(file));
         let is = match self.volume.state(&mut entry, looked) {
             Ok(is) => is,
             Err(why) if why.is_gone() => return Err(self.vanished("look at", id)),

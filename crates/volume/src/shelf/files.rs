@@ -201,7 +201,8 @@ impl Files {
         let name = format!("{:016x}", file.0);
         match dir.file(&name) {
             Err(Errno::NOENT)
-                if lock(&self.known).contains(&file) && !haul_mutant::removed("volume-known-files-are-there") =>
+                if lock(&self.known).contains(&file)
+                    && !haul_mutant::removed("volume-known-files-are-there") =>
             {
                 // What was written to it is gone, and a new one in its place would hide that.
                 lock(&self.failed).insert(file, Errno::STALE);
