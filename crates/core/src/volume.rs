@@ -109,8 +109,11 @@ pub struct Candidate {
     pub entry: catalog::EntryNo,
     /// Of a file, if it was told.
     pub version: Option<ContentVersion>,
-    /// It is a link, which has no bytes.
-    pub is_link: bool,
+    /// Of a file.
+    pub len: u64,
+    pub mtime: crate::entry::Timestamp,
+    /// Where it leads: it is a link, which has no bytes.
+    pub target: Option<Box<[u8]>>,
 }
 
 /// Who may write a file directly: leases of an older epoch are void.

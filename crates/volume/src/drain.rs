@@ -8,7 +8,8 @@
 //! the state that the catalog had then, which is compared once more when the home is noted. So of what was
 //! written, cut, renamed or replaced meanwhile nothing is noted, and a drain that dies has noted nothing that
 //! was not durable. Whether a file has a home is asked of the catalog after the look at it.
-//! Left out: what becomes of the copies outside, which nobody here knows.
+//! A home on this host is looked at before anybody says that a file has it: what was removed there, or is
+//! another by its length or its time, is none. Left out: what becomes of homes on other hosts.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,19 +18,20 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use haul_core::entry::{DEPTH_MAX, Name};
-use haul_core::volume::catalog::{
-    Brought, Entry, EntryNo, Failure, Kind, Known, Noting, PAGE_MAX, PLACE_LEN_MAX, ROOT,
-};
+use haul_core::entry::{DEPTH_MAX, Name, Timestamp};
+use haul_core::volume::catalog::{Brought, Entry, EntryNo, Failure, Kind, Known, Noting, PAGE_MAX, ROOT};
 use haul_core::volume::{Candidate, ContentVersion, FileNo};
 use rustix::io::Errno;
 
 use crate::catalog::client::Client as Catalog;
 use crate::client::{Client, Look, VolumeError, Waiting};
 use crate::disk::lock;
+use crate::place::{self, Stands, What};
 
 /// So many that were brought are noted at a time.
 const NOTED_AT: usize = 256;
+/// Homes that are lost, and places of homes, are named, so many of them.
+const NAMED_MAX: usize = 10;
 const _: () = assert!(NOTED_AT <= PAGE_MAX);
 
 /// Whether what a look showed of a file has a home, by what the catalog said after it.
@@ -53,14 +55,20 @@ struct Coming {
 }
 
 /// What a drain came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Files and links that have a home by this drain.
     pub noted: u64,
     /// Those that were brought and are another by now.
     pub changed: u64,
-    /// Those that had a home, and were not brought for that.
+    /// Those that had a home, and were not brought for that; how many of them in another place, and some of
+    /// those places.
     pub at_home: u64,
+    pub elsewhere: u64,
+    pub places: Vec<String>,
+    /// Those whose home was not there any more, or another by then; and some of them, in words.
+    pub lost: u64,
+    pub some_lost: Vec<String>,
     /// Those that were brought to where they do not last: they have no home there.
     pub not_kept: u64,
 }
@@ -74,6 +82,8 @@ struct Shared {
     noted: AtomicU64,
     changed: AtomicU64,
     at_home: AtomicU64,
+    elsewhere: Mutex<(u64, Vec<String>)>,
+    lost: Mutex<(u64, Vec<String>)>,
     /// What was brought to where nobody knows yet whether it lasts; `None`: it does.
     held: Mutex<Option<Vec<(Vec<u8>, Coming)>>>,
     /// The first thing that went wrong.
@@ -98,10 +108,8 @@ impl Drain {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn new(catalog: Arc<Catalog>, client: Client, mut place: String, all: bool) -> io::Result<Drain> {
-        while place.len() > PLACE_LEN_MAX {
-            place.pop();
-        }
+    pub fn new(catalog: Arc<Catalog>, client: Client, place: String, all: bool) -> io::Result<Drain> {
+        let place = place::noted(place, Some(0));
         let shared = Arc::new(Shared {
             catalog,
             client,
@@ -111,6 +119,8 @@ impl Drain {
             noted: AtomicU64::new(0),
             changed: AtomicU64::new(0),
             at_home: AtomicU64::new(0),
+            elsewhere: Mutex::default(),
+            lost: Mutex::default(),
             held: Mutex::new(None),
             failed: Mutex::default(),
         });
@@ -148,16 +158,27 @@ impl Drain {
                 let known = known.unwrap_or_default();
                 // What was looked at was told.
                 let look = one.version.map(|version| Look { version, end: 0, untold: false });
-                let has = match one.is_link {
+                let is_link = one.target.is_some();
+                let has = match is_link {
                     true => known.home.is_some(),
                     false => look.is_some_and(|look| has_home(&look, &known)),
                 };
+                let home = known.home.as_ref().filter(|_| has);
+                let has = home.is_some_and(|home| self.shared.is_at(&home.place, one));
                 let wants = self.shared.all || !has;
                 if wants {
                     let (entry, state, version) = (one.entry, known.state, one.version);
-                    coming.insert(one.path.clone(), Coming { entry, state, version, is_link: one.is_link });
+                    coming.insert(one.path.clone(), Coming { entry, state, version, is_link });
                 } else {
                     self.shared.at_home.fetch_add(1, Ordering::AcqRel);
+                    let place = home.map_or("", |home| place::shown(&home.place));
+                    if place != place::shown(&self.shared.place) {
+                        let (count, places) = &mut *lock(&self.shared.elsewhere);
+                        *count += 1;
+                        if places.len() < NAMED_MAX && !places.iter().any(|known| known == place) {
+                            places.push(place.to_owned());
+                        }
+                    }
                 }
                 wanted.push(wants);
             }
@@ -173,7 +194,8 @@ impl Drain {
         let mut coming = lock(&self.shared.coming);
         match known {
             Some(known) => {
-                let Candidate { path, entry, version, is_link } = one.clone();
+                let Candidate { path, entry, version, target, .. } = one.clone();
+                let is_link = target.is_some();
                 coming.insert(path, Coming { entry, state: known.state, version, is_link });
             }
             None => drop(coming.remove(&one.path)),
@@ -213,7 +235,13 @@ impl Drain {
         }
         let count = |of: &AtomicU64| of.load(Ordering::Acquire);
         let not_kept = lock(&self.shared.held).take().map_or(0, |held| held.len() as u64);
+        let (elsewhere, places) = std::mem::take(&mut *lock(&self.shared.elsewhere));
+        let (lost, some_lost) = std::mem::take(&mut *lock(&self.shared.lost));
         Ok(Sum {
+            elsewhere,
+            places,
+            lost,
+            some_lost,
             not_kept,
             noted: count(&self.shared.noted),
             changed: count(&self.shared.changed),
@@ -223,6 +251,21 @@ impl Drain {
 }
 
 impl Shared {
+    /// Whether what stands at its home is what it is; what is not is remembered.
+    fn is_at(&self, noted: &str, one: &Candidate) -> bool {
+        let what = match &one.target {
+            Some(target) => What::Link(target.clone()),
+            None => What::File { len: one.len, mtime: one.mtime },
+        };
+        let Stands::Not(why) = place::look(noted, &one.path, &what) else { return true };
+        let (count, some) = &mut *lock(&self.lost);
+        *count += 1;
+        if some.len() < NAMED_MAX {
+            some.push(in_words(&one.path, noted, &why));
+        }
+        false
+    }
+
     fn note_all(&self, brought: &Receiver<(Vec<u8>, Coming)>) {
         while let Ok(first) = brought.recv() {
             let more = brought.try_iter().take(NOTED_AT - 1);
@@ -263,12 +306,20 @@ impl Shared {
     }
 }
 
+/// That an entry has no home any more, in words: why, and where that was.
+fn in_words(path: &[u8], noted: &str, why: &str) -> String {
+    format!("{}: its home, {}, {why}", haul_base::escape::name(path), place::own(noted, path))
+}
+
 /// What has no home in a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Homeless {
     /// The first few, by their paths.
     pub some: Vec<Vec<u8>>,
     pub count: u64,
+    /// Those of them that had one, which is not there any more or another by now; and some of them, in words.
+    pub lost: u64,
+    pub some_lost: Vec<String>,
     /// Files and links that have one, and some of the places.
     pub at_home: u64,
     pub places: Vec<Box<str>>,
@@ -288,7 +339,10 @@ pub type Ours<'a> = dyn Fn(&Catalog, EntryNo, &[(Name, Entry)]) -> Result<Vec<bo
 /// Where a file or a link has its home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HomeOf {
-    At(Box<str>),
+    /// In this place, and its own one in it.
+    At { place: Box<str>, own: String },
+    /// It had one, which is not there any more or another by now: in words.
+    Lost(String),
     /// It has none.
     Nowhere,
     /// It had one when its gatherer was heard of it last, which does not say what became of it: why.
@@ -327,7 +381,7 @@ pub fn homeless(
             };
             after = page.last().map(|(name, _)| name.clone());
             found.looked += page.len() as u64;
-            let mut files = Vec::new();
+            let mut files: Vec<OfHome> = Vec::new();
             for ((name, entry), is_ours) in page.into_iter().zip(ours) {
                 let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
                 let below = [&path[..], slash, name.as_bytes()].concat();
@@ -335,13 +389,13 @@ pub fn homeless(
                     Kind::Directory if depth < DEPTH_MAX => open.push((entry.id, below, depth + 1)),
                     Kind::Directory => {}
                     _ if is_ours && !haul_mutant::removed("what-runs-have-needs-no-home") => {}
-                    Kind::File => files.push((entry.id, below, true)),
-                    Kind::Link(_) => files.push((entry.id, below, false)),
+                    Kind::File => files.push((entry.id, below, (entry.meta.mtime, None))),
+                    Kind::Link(target) => files.push((entry.id, below, (entry.meta.mtime, Some(target)))),
                 }
             }
             for ((_, path, _), home) in files.iter().zip(homes(catalog, client, &files, &mut silent)?) {
                 match home {
-                    HomeOf::At(place) => {
+                    HomeOf::At { place, .. } => {
                         found.at_home += 1;
                         if found.places.len() < some_max && !found.places.contains(&place) {
                             found.places.push(place);
@@ -354,7 +408,13 @@ pub fn homeless(
                             found.some_unknown.push(path.clone());
                         }
                     }
-                    HomeOf::Nowhere => {
+                    home @ (HomeOf::Nowhere | HomeOf::Lost(_)) => {
+                        if let HomeOf::Lost(why) = home {
+                            found.lost += 1;
+                            if found.some_lost.len() < some_max {
+                                found.some_lost.push(why);
+                            }
+                        }
                         found.count += 1;
                         if found.some.len() < some_max {
                             found.some.push(path.clone());
@@ -370,12 +430,15 @@ pub fn homeless(
     Ok(found)
 }
 
+/// A file or a link, its path in the volume, its time, and where a link leads.
+type OfHome = (EntryNo, Vec<u8>, (Timestamp, Option<Box<[u8]>>));
+
 /// Where each of these entries of one page has its home. `silent`: why one was not heard, which nobody asks
 /// once more.
 fn homes(
     catalog: &Catalog,
     client: &Client,
-    files: &[(EntryNo, Vec<u8>, bool)],
+    files: &[OfHome],
     silent: &mut Option<String>,
 ) -> Result<Vec<HomeOf>, Failure> {
     let ids = || files.iter().map(|(id, ..)| *id).collect();
@@ -384,9 +447,9 @@ fn homes(
     let looks: Vec<_> = files
         .iter()
         .zip(&before)
-        .map(|((id, _, is_file), known)| {
+        .map(|((id, _, (_, target)), known)| {
             let may = known.as_ref().is_some_and(|known| known.home.is_some());
-            (may && *is_file).then(|| silent.is_none().then(|| client.look(FileNo(id.0))))
+            (may && target.is_none()).then(|| silent.is_none().then(|| client.look(FileNo(id.0))))
         })
         .collect();
     let mut looked = |look: Option<_>| {
@@ -407,30 +470,43 @@ fn homes(
         looks.into_iter().map(|look| look.map(&mut looked)).collect();
     let after = catalog.known(ids())?;
     let each = files.iter().zip(before.iter().zip(&after)).zip(looks);
-    Ok(each.map(|(((_, _, is_file), known), look)| home_of(*is_file, known, look)).collect())
+    Ok(each.map(|((one, known), look)| home_of(one, known, look)).collect())
 }
 
 /// The same of one, by what the catalog knew before and behind a look at it, if there was one.
 fn home_of(
-    is_file: bool,
+    (_, path, (mtime, target)): &OfHome,
     (before, after): (&Option<Known>, &Option<Known>),
     look: Option<Result<Option<Look>, String>>,
 ) -> HomeOf {
     let (Some(before), Some(known)) = (before, after) else { return HomeOf::Nowhere };
     let Some(home) = &known.home else { return HomeOf::Nowhere };
-    let has = match look {
-        Some(Err(why)) if !haul_mutant::removed("homes-may-be-unknown") => return HomeOf::Unknown(why),
-        Some(look) => look.ok().flatten().is_some_and(|look| has_home(&look, known)),
-        None => !is_file && before.home.is_some(),
+    let what = match (look, target) {
+        (Some(Err(why)), _) if !haul_mutant::removed("homes-may-be-unknown") => return HomeOf::Unknown(why),
+        (Some(look), _) => match look.ok().flatten() {
+            Some(look) if has_home(&look, known) => What::File { len: look.end, mtime: *mtime },
+            _ => return HomeOf::Nowhere,
+        },
+        (None, Some(target)) if before.home.is_some() => What::Link(target.clone()),
+        (None, _) => return HomeOf::Nowhere,
     };
-    if has { HomeOf::At(home.place.clone()) } else { HomeOf::Nowhere }
+    match place::look(&home.place, path, &what) {
+        Stands::Not(why) => HomeOf::Lost(in_words(path, &home.place, &why)),
+        Stands::It | Stands::Elsewhere => {
+            HomeOf::At { place: place::shown(&home.place).into(), own: place::own(&home.place, path) }
+        }
+    }
 }
 
-/// Where one file or link has its home.
+/// Where one file or link has its home; `path`: its own in the volume.
 ///
 /// # Errors
 /// The catalog's.
-pub fn home(catalog: &Catalog, client: &Client, id: EntryNo, is_file: bool) -> Result<HomeOf, Failure> {
-    let mut found = homes(catalog, client, &[(id, Vec::new(), is_file)], &mut None)?;
+pub fn home(catalog: &Catalog, client: &Client, entry: &Entry, path: Vec<u8>) -> Result<HomeOf, Failure> {
+    let target = match &entry.kind {
+        Kind::Link(target) => Some(target.clone()),
+        Kind::File | Kind::Directory => None,
+    };
+    let mut found = homes(catalog, client, &[(entry.id, path, (entry.meta.mtime, target))], &mut None)?;
     Ok(found.pop().unwrap_or(HomeOf::Nowhere))
 }

@@ -20,6 +20,7 @@ pub mod key;
 pub mod line;
 pub mod lists;
 pub mod log;
+pub mod place;
 pub mod private;
 mod reserve;
 pub mod server;

@@ -178,6 +178,10 @@ pub struct Drain {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
+    /// Write a line of each entry that is brought to stdout, as `haul cp -i` does; with -n, that would be
+    #[arg(short, long = "itemize-changes", action = ArgAction::Count, conflicts_with = "json")]
+    pub itemize_changes: u8,
+
     /// Keep owner and group where that is allowed
     #[arg(short, long)]
     pub archive: bool,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -170,12 +171,74 @@ fn what_runs_have_needs_no_home() {
     let pen = Pen::new(&user);
     assert_eq!(homes(&pen), (BTreeSet::new(), 1));
     let nothing = drain(&user, &["--to", text(&out)]).run().exits(0);
-    said(&nothing, "1 file has a home already; `--all` brings it all the same");
+    said(&nothing, "1 file has a home already, in ");
+    said(&nothing, "; `--all` brings it all the same");
     let all = drain(&user, &["--all", "--to", text(&out)]).run().exits(0);
     said(&all, "1 file has its home in ");
     assert_eq!(read(out.join("f")), vec![1; 400_000]);
     drop(pen);
     user.env(Haul::new(["volume", "destroy", "v"])).run().sane().exits(0);
+}
+
+/// Goal: what was brought from here, or here, and is removed or another by now is no home: `stat`, `destroy` and
+/// `drain` say so by name, and a drain brings it. Of a file the home is its own path. A drain to another place
+/// says what did not come because it is at home elsewhere, and where.
+#[test]
+fn homes_that_are_lost_are_none() {
+    let user = User::new();
+    let (data, out, other) = (user.room.dir("data"), user.room.at("out"), user.room.at("other"));
+    user.room.dir("data/d");
+    for name in ["data/a", "data/d/b", "data/d/c"] {
+        user.room.file(name, vec![1; 100_000]);
+    }
+    symlink("a", data.join("l")).expect("a link");
+    tree::settle(&data);
+    user.cp(&["-r"], &data, "vol://v/deep/er/").run().sane().exits(0);
+    let stat = |path: &str| {
+        let words = ["volume", "stat", &*format!("v/{path}"), "--json"];
+        let ended = user.env(Haul::new(words)).run().sane().exits(0);
+        serde_json::from_slice::<Value>(&ended.stdout).expect("JSON")
+    };
+    let home = |path: &str| stat(path)["home"].as_str().map(str::to_owned);
+    let is = |home: Option<String>, at: PathBuf| {
+        home.is_some_and(|home| home.ends_with(&format!(":{}", text(&at))))
+    };
+    assert!(is(home("deep/er/data/d/b"), data.join("d/b")), "{:?}", home("deep/er/data/d/b"));
+    let nothing = drain(&user, &["--to", text(&other)]).run().sane().exits(0);
+    said(&nothing, "4 files have a home already, in ");
+    said(&nothing, &format!(":{}; `--all`", text(&data)));
+
+    fs::write(data.join("a"), b"another").expect("written");
+    fs::remove_file(data.join("d/b")).expect("removed");
+    fs::remove_file(data.join("l")).expect("removed");
+    symlink("d", data.join("l")).expect("another link");
+    let of_a = stat("deep/er/data/a");
+    assert!(of_a["home"].is_null(), "{of_a}");
+    assert!(of_a["home_lost"].as_str().is_some_and(|why| why.contains("is another by now")), "{of_a}");
+    let pen = Pen::new(&user);
+    let lost = ["a", "d/b", "l"].map(|name| format!("deep/er/data/{name}").into_bytes());
+    assert_eq!(homes(&pen), (BTreeSet::from(lost), 1));
+    let gone = format!(
+        "deep/er/data/d/b: its home, {}:{}",
+        home("deep/er/data/d/c").expect("a home").split_once(':').expect("a host").0,
+        text(&data.join("d/b"))
+    );
+    let refused = user.env(Haul::new(["volume", "destroy", "v"])).run().sane().exits(1);
+    said(&refused, "there are 3 files in the volume v that have no home");
+    said(&refused, &format!("{gone}, is not there any more"));
+    let list =
+        user.env(Haul::new(["volume", "drain", "v", "-n", "-i", "--to", text(&out)])).run().sane().exits(0);
+    said(&list, "deep/er/data/d/b");
+    assert!(!out.exists() && !String::from_utf8_lossy(&list.stdout).contains("d/c"), "{}", list.describe());
+    let brought = drain(&user, &["--to", text(&out)]).run().sane().exits(0);
+    said(&brought, &format!("{gone}, is not there any more"));
+    said(&brought, "3 files have their home in ");
+    said(&brought, "1 file more has its home elsewhere and did not come: ");
+    assert_eq!(read(out.join("deep/er/data/a")), vec![1; 100_000]);
+    assert!(is(home("deep/er/data/a"), out.join("deep/er/data/a")));
+    assert_eq!(homes(&pen).0.len(), 0);
+    fs::write(out.join("deep/er/data/a"), b"another").expect("written");
+    assert_eq!(homes(&pen).0.len(), 1, "what was brought out is looked at too");
 }
 
 /// Goal: where nothing can have a home is refused, and with it what is no option of it.
@@ -209,7 +272,7 @@ fn a_drain_goes_over_ssh() {
     assert_same(&data, &out.join("data"), ALL);
     let stat = user.env(Haul::new(["volume", "stat", "v/data/big", "--json"])).run().sane().exits(0);
     let stat: Value = serde_json::from_slice(&stat.stdout).expect("JSON");
-    assert_eq!(stat["home"].as_str(), Some(to), "{stat}");
+    assert_eq!(stat["home"].as_str(), Some(&*format!("{to}/data/big")), "{stat}");
 }
 
 /// Goal: a drain that is killed at any stage calls nothing at home that is not there, byte for byte; the same

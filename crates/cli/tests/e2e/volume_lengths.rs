@@ -199,7 +199,7 @@ fn a_home_is_ones_own_and_lasts() {
     let from = |path: &str| user.room.at(path);
     let words = [from("p/f0"), from("q/f1"), from("r"), PathBuf::from("vol://v/")];
     user.env(Haul::cp([PathBuf::from("-r")].into_iter().chain(words))).run().sane().exits(0);
-    for (file, source) in [("f0", "p/f0"), ("f1", "q/f1"), ("r/f2", "r")] {
+    for (file, source) in [("f0", "p/f0"), ("f1", "q/f1"), ("r/f2", "r/f2")] {
         let home = home(&user, &format!("v/{file}")).expect("it has one");
         assert!(home.ends_with(&format!(":{}", from(source).display())), "{file}: {home}");
     }

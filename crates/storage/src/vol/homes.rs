@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use haul_base::mounts::parse_mount;
 use haul_core::entry::Name;
-use haul_core::volume::catalog::PLACE_LEN_MAX;
 use haul_core::wire::SourceRoot;
+use haul_volume::place::{noted, this_host};
 
 const PROC: u64 = 0x9fa0;
 /// File systems that are gone with the host's next boot, or whose files the kernel makes up, by their magic
@@ -69,32 +69,33 @@ pub(super) struct Homes {
     others: Option<Arc<str>>,
 }
 
-fn this_host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// A source for people; `None`: it is no home.
-fn place(path: &Path) -> Option<Arc<str>> {
+/// A source, as it is noted of entries of whose paths so many names are not below it; `None`: it is no home.
+fn place(path: &Path, not_below: Option<usize>) -> Option<Arc<str>> {
     let keeps = lasts(path) && has_no_memory(path);
     if !keeps && !haul_mutant::removed("volume-memory-is-no-home") {
         return None;
     }
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let mut place = format!("{}:{}", this_host(), path.display());
-    while place.len() > PLACE_LEN_MAX {
-        place.pop();
-    }
-    Some(place.into())
+    Some(noted(format!("{}:{}", this_host(), path.display()), not_below).into())
 }
 
 impl Homes {
-    /// `sources`: where all of the roots are, in their order; none of them where they are elsewhere.
-    pub(super) fn new(roots: &[SourceRoot], rename: Option<&Name>, sources: &[PathBuf]) -> Homes {
-        if let ([_], [path]) = (roots, sources) {
-            return Homes { others: place(path), ..Homes::default() };
+    /// `sources`: where all of the roots are, in their order; none of them where they are elsewhere. `depth`:
+    /// how many names lead to the destination in the volume, if that is known.
+    pub(super) fn new(
+        roots: &[SourceRoot],
+        rename: Option<&Name>,
+        sources: &[PathBuf],
+        depth: Option<usize>,
+    ) -> Homes {
+        let below = depth.map(|depth| depth + 1);
+        if let ([root], [path]) = (roots, sources) {
+            let not_below = if matches!(root, SourceRoot::Named { .. }) { below } else { depth };
+            return Homes { others: place(path, not_below), ..Homes::default() };
         }
         if haul_mutant::removed("volume-homes-are-each-its-own") {
-            return Homes { others: sources.first().and_then(|path| place(path)), ..Homes::default() };
+            let others = sources.first().and_then(|path| place(path, depth));
+            return Homes { others, ..Homes::default() };
         }
         // Which of them is which nobody says.
         if roots.len() != sources.len() || rename.is_some() {
@@ -114,9 +115,10 @@ impl Homes {
         let is_it = |name: &Name, path: &Path| {
             path.file_name().is_some_and(|last| last.as_bytes() == name.as_bytes()) && !is_also(name)
         };
-        let named = named.map(|(name, path)| (name.clone(), place(path).filter(|_| is_it(name, path))));
+        let named =
+            named.map(|(name, path)| (name.clone(), place(path, below).filter(|_| is_it(name, path))));
         let others = match contents().count() {
-            1 => contents().next().and_then(|(_, path)| place(path)),
+            1 => contents().next().and_then(|(_, path)| place(path, depth)),
             _ => None,
         };
         Homes { named: named.collect(), others }
@@ -155,25 +157,36 @@ mod tests {
         let named = |text: &str| SourceRoot::Named { name: name(text), is_dir: false };
         let contents = || SourceRoot::Contents { of: None, meta: Meta::default() };
         let home = |homes: &Homes, first: &str| homes.of(&name(first));
-        let is = |path: PathBuf| Some(Arc::from(format!("{}:{}", this_host(), path.display())));
+        let in_it = |path: PathBuf, count| {
+            Some(Arc::from(noted(format!("{}:{}", this_host(), path.display()), Some(count))))
+        };
+        let is = |path: PathBuf| in_it(path, 3);
 
         let roots = [named("a"), named("b")];
-        let two = Homes::new(&roots, None, &[at("p/a"), at("q/b")]);
+        let two = Homes::new(&roots, None, &[at("p/a"), at("q/b")], Some(2));
         assert_eq!((home(&two, "a"), home(&two, "b")), (is(at("p/a")), is(at("q/b"))));
-        assert_eq!(home(&Homes::new(&roots, None, &[at("p/a")]), "a"), None, "which one is not said");
-        let one = Homes::new(&[contents()], None, &[at("r")]);
+        assert_eq!(
+            home(&Homes::new(&roots, None, &[at("p/a")], Some(2)), "a"),
+            None,
+            "which one is not said"
+        );
+        let one = Homes::new(&[contents()], None, &[at("r")], Some(3));
         assert_eq!((home(&one, "both"), home(&one, "x")), (is(at("r")), is(at("r"))));
-        let mixed =
-            Homes::new(&[named("both"), named("q"), contents()], None, &[at("both"), at("q"), at("r")]);
+        let mixed = Homes::new(
+            &[named("both"), named("q"), contents()],
+            None,
+            &[at("both"), at("q"), at("r")],
+            Some(2),
+        );
         assert_eq!(
             [home(&mixed, "both"), home(&mixed, "q"), home(&mixed, "x")],
-            [None, is(at("q")), is(at("r"))]
+            [None, is(at("q")), in_it(at("r"), 2)]
         );
-        let several = Homes::new(&[contents(), contents()], None, &[at("p"), at("q")]);
+        let several = Homes::new(&[contents(), contents()], None, &[at("p"), at("q")], Some(2));
         assert_eq!(home(&several, "x"), None, "it came from either");
 
         assert!(lasts(&at("p")) && lasts(&at("not/there")));
         assert!(!lasts(Path::new("/proc/self/status")) && !lasts(Path::new("/proc/self/fd/0")));
-        assert_eq!(place(Path::new("/proc/self/status")), None);
+        assert_eq!(place(Path::new("/proc/self/status"), Some(1)), None);
     }
 }

@@ -144,7 +144,8 @@ impl Names {
     pub(super) fn renew(&self, id: FileId, generation: Generation, file: State) {
         if let Some(picks) = &self.picks {
             let (path, entry) = (self.path_of(id), file.id);
-            picks.is_another(&Candidate { path, entry, version: file.version, is_link: false });
+            let State { version, len, mtime, .. } = file;
+            picks.is_another(&Candidate { path, entry, version, len, mtime, target: None });
         }
         if let Some(entry) = self.lock().entries.get_mut(&id) {
             (entry.generation, entry.file) = (generation, Some(file));

@@ -8,11 +8,11 @@ use std::sync::{Arc, OnceLock};
 
 use haul_base::escape;
 use haul_core::change::{Change, Stood};
-use haul_core::entry::{Meta, Name};
+use haul_core::entry::{DEPTH_MAX, Meta, Name};
 use haul_core::ids::DirId;
 use haul_core::journal::{Former, RootId};
 use haul_core::transfer::op::Existing;
-use haul_core::volume::catalog::{Entry, EntryNo, Place as At, Setting};
+use haul_core::volume::catalog::{Entry, EntryNo, Place as At, ROOT, Setting};
 use haul_core::wire::{Failure, FailureKind, SinkOptions, SourceRoot};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
@@ -179,7 +179,7 @@ impl SinkStore for VolumeSink {
         let like = root.made.then(|| root_like(roots)).flatten().map(|like| (like, policy));
         // What lies on this host is there when the volume is not; a part of a file is not all of it.
         let homes = match coming.part {
-            None => Homes::new(roots, rename.as_ref(), coming.sources_here),
+            None => Homes::new(roots, rename.as_ref(), coming.sources_here, depth_of(&volume, root.id)),
             Some(_) => Homes::default(),
         };
         let held = HeldVolume {
@@ -213,6 +213,18 @@ impl SinkStore for VolumeSink {
         let tree = root.map(|root| Tree::new(volume.clone(), root, None));
         Ok((Box::new(VolumeLook { volume, tree }), rename))
     }
+}
+
+/// How many names lead to a directory; `None`: nobody says.
+fn depth_of(volume: &Volume, dir: EntryNo) -> Option<usize> {
+    let mut at = dir;
+    for depth in 0..=DEPTH_MAX {
+        if at == ROOT {
+            return Some(depth);
+        }
+        at = volume.catalog.stat(at).ok()?.parent?;
+    }
+    None
 }
 
 /// What a destination root becomes that has to be made: what the directory is whose contents come into it. Of

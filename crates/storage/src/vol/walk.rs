@@ -259,11 +259,11 @@ impl Walker {
     fn picked(&mut self, picks: &dyn Picks, above: Above, page: Vec<Listed>) -> Result<Vec<Listed>, Refusal> {
         let (mut kept, mut candidates) = (Vec::with_capacity(page.len()), Vec::new());
         for ((name, mut entry), look) in page {
-            let mut version = None;
+            let (mut version, mut len) = (None, 0);
             let look = match look {
                 Some(Looked::Asked(look, known)) => match self.settle(&mut entry, look, known) {
                     Ok(state) => {
-                        version = state.version;
+                        (version, len) = (state.version, state.len);
                         Some(Looked::Known(state))
                     }
                     Err(why) => {
@@ -275,8 +275,12 @@ impl Walker {
             };
             if !is_dir(&entry) {
                 let path = self.names.path_in(above, Some(&name), false);
-                let is_link = entry.kind != Kind::File;
-                candidates.push(Candidate { path, entry: entry.id, version, is_link });
+                let target = match &entry.kind {
+                    Kind::Link(target) => Some(target.clone()),
+                    Kind::File | Kind::Directory => None,
+                };
+                let mtime = entry.meta.mtime;
+                candidates.push(Candidate { path, entry: entry.id, version, len, mtime, target });
             }
             kept.push(((name, entry), look));
         }

@@ -95,13 +95,23 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
             FAILED,
         )
     })?;
+    if !args.quiet {
+        for lost in &done.some_lost {
+            note(&format!("volume {}: {lost}", args.name));
+        }
+        if done.lost > done.some_lost.len() as u64 {
+            let more = plural(done.lost - done.some_lost.len() as u64, "more file has", "more files have");
+            note(&format!("volume {}: {more} no home any more, for the same reasons", args.name));
+        }
+    }
     if !args.quiet && !dry_run && (code == 0 || done.noted + done.changed + done.not_kept > 0) {
-        note(&in_words(&args.name, &place, done));
+        note(&in_words(&args.name, &place, &done));
     }
     Ok(code)
 }
 
-fn in_words(name: &str, place: &str, Sum { noted, changed, at_home, not_kept }: Sum) -> String {
+fn in_words(name: &str, place: &str, sum: &Sum) -> String {
+    let Sum { noted, changed, at_home, not_kept, elsewhere, .. } = *sum;
     if not_kept > 0 {
         let (has, it) = if not_kept == 1 { ("has", "it") } else { ("have", "they") };
         let files = plural(not_kept, "file", "files");
@@ -116,7 +126,8 @@ fn in_words(name: &str, place: &str, Sum { noted, changed, at_home, not_kept }: 
         }
         let (has, them) = if at_home == 1 { ("has a home", "it") } else { ("have a home", "them") };
         let files = plural(at_home, "file", "files");
-        return format!("{nothing}: {files} {has} already; `--all` brings {them} all the same");
+        let elsewhere = elsewhere_in_words(sum).map_or_else(String::new, |words| format!(", {words}"));
+        return format!("{nothing}: {files} {has} already{elsewhere}; `--all` brings {them} all the same");
     }
     let has = if noted == 1 { "has its home" } else { "have their home" };
     let mut text = format!("volume {name}: {} {has} in {place} now", plural(noted, "file", "files"));
@@ -127,7 +138,25 @@ fn in_words(name: &str, place: &str, Sum { noted, changed, at_home, not_kept }: 
             plural(changed, "one", "more")
         );
     }
+    if let Some(words) = elsewhere_in_words(sum).filter(|_| elsewhere > 0) {
+        let has = if elsewhere == 1 { "has its home" } else { "have their home" };
+        text += &format!(
+            "; {} more {has} elsewhere and did not come: {words}",
+            plural(elsewhere, "file", "files")
+        );
+    }
     text
+}
+
+/// How many files that did not come are at home in other places, and where.
+fn elsewhere_in_words(Sum { elsewhere, places, at_home, .. }: &Sum) -> Option<String> {
+    let places: Vec<String> = places.iter().map(|place| escape::text(place)).collect();
+    let count = match elsewhere {
+        0 => return None,
+        all if all == at_home => String::new(),
+        some => format!("{some} of them "),
+    };
+    Some(format!("{count}in {}", places.join(", ")))
 }
 
 /// Where to, for people, and whether what comes there is sure to last: of another host that is known at the
@@ -172,6 +201,7 @@ fn cp(args: &Args, source: &str) -> Result<Cp, Trouble> {
         dry_run: args.dry_run,
         // Equal length and time prove nothing of a file that was written since, nor that it lasts.
         force: !haul_mutant::removed("drains-believe-no-times"),
+        itemize_changes: args.itemize_changes,
         verbose: args.verbose,
         quiet: args.quiet,
         json: args.json,

@@ -245,11 +245,12 @@ fn may_go(access: &Access, keys: &Keys) -> Result<String, Trouble> {
         return Err(Trouble(format!("volume {}: {unknown}; {yes}", access.name), FAILED));
     }
     let unknown = unknown.map_or_else(String::new, |unknown| format!("; {unknown}"));
+    let lost = names::lost_in_words(&found).map_or_else(String::new, |lost| format!("; {lost}"));
     let some: Vec<String> =
         some.iter().map(|path| format!("{}/{}", access.name, escape::name(path))).collect();
     let more = if count > some.len() as u64 { ", ..." } else { "" };
     let why = format!(
-        "there {}{} in the volume {} that {} no home outside of it: {}{more}{unknown}; `haul volume drain {} --to DST` brings them to one, \
+        "there {}{} in the volume {} that {} no home outside of it: {}{more}{lost}{unknown}; `haul volume drain {} --to DST` brings them to one, \
          and {yes}",
         if count == 1 { "is 1 file".into() } else { format!("are {}", plural(count, "file", "files")) },
         if *is_all { "" } else { " at least" },

@@ -73,11 +73,17 @@ struct Line {
     /// Of `stat`: where it lies outside of the volume as it is here, if anywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     home: Option<Option<String>>,
+    /// That it had one, which is not there any more or another by now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    home_lost: Option<String>,
     /// Of `stat` of a volume: files and links in it that lie nowhere else, and those that do.
     #[serde(skip_serializing_if = "Option::is_none")]
     homeless: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     at_home: Option<u64>,
+    /// Those without that had a home, which is not there any more or another by now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    homes_lost: Option<u64>,
     /// And of how many that is not known, or of this one, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     home_unknown: Option<u64>,
@@ -221,7 +227,9 @@ fn line(name: &[u8], entry: &Entry, size: Option<u64>, striping: &Striping) -> L
         target,
         unfinished: false,
         home: None,
+        home_lost: None,
         homeless: None,
+        homes_lost: None,
         home_unknown: None,
         home_unknown_why: None,
         at_home: None,
@@ -319,8 +327,8 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
             let read = client.read(file, 0, 0).wait();
             size = Some(read.map_err(|error| Trouble(format!("{text}: its length: {error}"), FAILED))?.end);
         }
-        let is_file = found.entry.kind == Kind::File;
-        let at = drain::home(&volume.catalog, &client, found.entry.id, is_file);
+        let path: Vec<&[u8]> = names.iter().map(Name::as_bytes).collect();
+        let at = drain::home(&volume.catalog, &client, &found.entry, path.join(&b'/'));
         home = Some(at.map_err(|failure| of_path(text, &failure))?);
     }
     let all = match found.place {
@@ -339,15 +347,21 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
     volume.leave();
     match json {
         true => {
+            let home_lost = match &home {
+                Some(HomeOf::Lost(why)) => Some(why.clone()),
+                _ => None,
+            };
             let (home, why) = match home {
                 None => (None, all.as_ref().and_then(|all| all.why.clone())),
-                Some(HomeOf::At(place)) => (Some(Some(place.into())), None),
-                Some(HomeOf::Nowhere) => (Some(None), None),
+                Some(HomeOf::At { own, .. }) => (Some(Some(own)), None),
+                Some(HomeOf::Nowhere | HomeOf::Lost(_)) => (Some(None), None),
                 Some(HomeOf::Unknown(why)) => (None, Some(why)),
             };
             let of_all = |count: fn(&Homeless) -> u64| all.as_ref().map(count);
             let line = Line {
                 home,
+                home_lost,
+                homes_lost: of_all(|all| all.lost),
                 homeless: of_all(|all| all.count),
                 home_unknown: of_all(|all| all.unknown),
                 home_unknown_why: why,
@@ -361,7 +375,10 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
             let home = match home {
                 None => all.map_or_else(String::new, |all| in_words(name, &all)),
                 Some(HomeOf::Nowhere) => "no home outside of the volume\n".into(),
-                Some(HomeOf::At(place)) => format!("at home: {}\n", escape::text(&place)),
+                Some(HomeOf::Lost(why)) => {
+                    format!("no home outside of the volume any more: {}\n", escape::text(&why))
+                }
+                Some(HomeOf::At { own, .. }) => format!("at home: {}\n", escape::text(&own)),
                 Some(HomeOf::Unknown(why)) => {
                     format!(
                         "whether it has a home outside of the volume is not known: {}\n",
@@ -395,12 +412,25 @@ fn in_words(volume: &str, found: &Homeless) -> String {
     }
     let some: Vec<String> = some.iter().map(|path| format!("{volume}/{}", escape::name(path))).collect();
     let more = if *without > some.len() as u64 { ", ..." } else { "" };
+    let lost = lost_in_words(found).map_or_else(String::new, |lost| lost + "\n");
     format!(
-        "no home outside of the volume: {}{}, {}{more}\n{unknown}",
+        "no home outside of the volume: {}{}, {}{more}\n{lost}{unknown}",
         if *is_all { "" } else { "at least " },
         plural(*without, "file", "files"),
         some.join(", ")
     )
+}
+
+/// Those of the files without a home that had one.
+pub(super) fn lost_in_words(found: &Homeless) -> Option<String> {
+    let Homeless { lost, some_lost: some, is_all, .. } = found;
+    if *lost == 0 {
+        return None;
+    }
+    let some: Vec<String> = some.iter().map(|why| escape::text(why)).collect();
+    let more = if *lost > some.len() as u64 { "; ..." } else { "" };
+    let least = if *is_all { "" } else { "at least " };
+    Some(format!("{least}{} had one: {}{more}", plural(*lost, "of them", "of them"), some.join("; ")))
 }
 
 /// The files of a volume of which nobody knows whether they have a home.
