@@ -178,7 +178,7 @@ impl Server {
         let (events, heard) = unbounded();
         let disk = Disk::start((&shelf, reserve), log, config.threads.max(1), &events);
         let disk = disk.map_err(failed("its threads"))?;
-        let visits = Visits::default();
+        let visits = Visits::of(config.root.clone());
         let tells = (config.notice.clone(), visits.clone());
         let mut brain = Brain::new((config.me, striping.clone(), life), started, gatherer, disk, tells);
         let parted = guests.term() * PARTED_TERMS;

@@ -10,10 +10,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use haul_core::volume::wire::{Costs, Heard, ILLS_MAX, Ill, Message, Visit, Visited, VolumeId};
+use haul_core::volume::wire::{Costs, Heard, ILLS_MAX, Ill, Message, Room, Visit, Visited, VolumeId};
 use haul_core::volume::{ClientNo, ServerNo};
 use haul_transport::tls::record::Fault;
 use haul_transport::{Link, TransportError, tcp, tls};
@@ -172,11 +173,14 @@ pub struct Visits {
     costs: Arc<Mutex<VecDeque<(Instant, ClientNo, Costs)>>>,
     /// What disks did not take, as it was then.
     ills: Arc<Mutex<Vec<(Instant, Ill)>>>,
+    /// On whose disk it lies, if that is to be told.
+    dir: Option<Arc<Path>>,
 }
 
 impl Default for Visits {
     fn default() -> Visits {
         Visits {
+            dir: None,
             started: Instant::now(),
             shared: Arc::default(),
             costs: Arc::default(),
@@ -185,7 +189,20 @@ impl Default for Visits {
     }
 }
 
+/// The room on the disk of a directory.
+fn room_at(dir: &Path) -> Option<Room> {
+    let (disk, stat) = (rustix::fs::statvfs(dir).ok()?, rustix::fs::stat(dir).ok()?);
+    let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+    let used = bytes(disk.f_blocks.saturating_sub(disk.f_bfree));
+    Some(Room { free: bytes(disk.f_bavail), used, device: stat.st_dev })
+}
+
 impl Visits {
+    /// Of a server whose directory this is.
+    pub(crate) fn of(dir: PathBuf) -> Visits {
+        Visits { dir: Some(dir.into()), ..Visits::default() }
+    }
+
     /// The answer to a visitor. `of`, `me`: the volume that this is of, and which server.
     pub(crate) fn answer(&self, of: VolumeId, me: Option<ServerNo>, visit: &Visit) -> Message {
         if visit.volume != of {
@@ -205,7 +222,9 @@ impl Visits {
         let heard = self.heard(now).map(Box::new);
         let older = |(at, ill): &(Instant, Ill)| Ill { since: ill.since + (now - *at), ..ill.clone() };
         let ills = lock(&self.ills).iter().map(older).collect();
-        Message::Visited(Visited { process: std::process::id(), since: self.started.elapsed(), heard, ills })
+        let (process, since) = (std::process::id(), self.started.elapsed());
+        let room = self.dir.as_deref().and_then(room_at);
+        Message::Visited(Visited { process, since, heard, ills, room })
     }
 
     /// This is what disks do not take now.

@@ -97,6 +97,19 @@ pub struct Visited {
     pub heard: Option<Box<Heard>>,
     /// What its disk, or others' for it, do not take; at most [`ILLS_MAX`].
     pub ills: Vec<Ill>,
+    /// Of a server: the room on its disk, if it is known.
+    pub room: Option<Room>,
+}
+
+/// The room on a disk, whoever uses it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that this user can still write.
+    pub free: u64,
+    /// Bytes.
+    pub used: u64,
+    /// The same number: the same disk, on one host.
+    pub device: u64,
 }
 
 /// Stands for the catalog where a server's number is told.
@@ -331,7 +344,7 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             w.u16(to.map_or(CATALOG, |server| server.0));
             w.u8((*end).into());
         }
-        Message::Visited(Visited { process, since, heard, ills }) => {
+        Message::Visited(Visited { process, since, heard, ills, room }) => {
             w.u32(*process);
             w.u64(nanos(*since));
             w.bool(heard.is_some());
@@ -341,6 +354,12 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
                 write_costs(w, &heard.costs);
             }
             write_ills(w, ills);
+            w.bool(room.is_some());
+            if let Some(Room { free, used, device }) = room {
+                w.u64(*free);
+                w.u64(*used);
+                w.u64(*device);
+            }
         }
         Message::Costs(costs) => write_costs(w, costs),
         Message::Check(check) => write_check(w, check),
@@ -626,7 +645,15 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
                 }
                 false => None,
             };
-            Message::Visited(Visited { process, since, heard, ills: read_ills(r)? })
+            let ills = read_ills(r)?;
+            let room = match r.bool("whether room is known")? {
+                true => {
+                    let (free, used) = (r.u64("bytes that are free")?, r.u64("bytes that are used")?);
+                    Some(Room { free, used, device: r.u64("number of a disk")? })
+                }
+                false => None,
+            };
+            Message::Visited(Visited { process, since, heard, ills, room })
         }
         kind::COSTS => Message::Costs(read_costs(r)?),
         kind::CHECK => Message::Check(read_check(r)?),

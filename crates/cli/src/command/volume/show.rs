@@ -3,13 +3,14 @@
 //! In: accesses in the state directory. Out: a line of each volume, or of each server; and of what disks do
 //! not take, where, why and since when.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
 
 use haul_core::volume::ServerNo;
 use haul_core::volume::cost::straight;
-use haul_core::volume::wire::{Heard, Ill, Illness};
+use haul_core::volume::wire::{Heard, Ill, Illness, Room};
 use haul_volume::access::{Access, ServerAt};
 use haul_volume::dial::Keys;
 use haul_volume::visit::Met;
@@ -32,6 +33,9 @@ struct Volume {
     placement: String,
     /// Servers that answered, the catalog among them.
     reached: usize,
+    /// Bytes that are free on the disks of the servers that answered, each disk once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    free_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -55,10 +59,18 @@ pub(super) fn list(json: bool) -> Result<i32, Trouble> {
                 plural(volume.servers as u64, "server", "servers"),
                 bytes(volume.stripe.into()),
                 volume.placement,
-                match volume.reached {
-                    0 => "nobody answers".to_owned(),
-                    all if all == volume.servers + 1 => "all answer".to_owned(),
-                    some => format!("{some} of {} answer", volume.servers + 1),
+                match (volume.reached, volume.free_bytes) {
+                    (0, _) => {
+                        format!(
+                            "nobody answers (`haul volume start {}` starts what was stopped)",
+                            volume.name
+                        )
+                    }
+                    (all, Some(free)) if all == volume.servers + 1 => {
+                        format!("all answer, {} free", bytes(free))
+                    }
+                    (all, None) if all == volume.servers + 1 => "all answer".to_owned(),
+                    (some, _) => format!("{some} of {} answer", volume.servers + 1),
                 }
             ),
         };
@@ -73,6 +85,7 @@ fn look(read: Result<Access, haul_volume::access::AccessError>, name: &str) -> V
         stripe: 0,
         placement: String::new(),
         reached: 0,
+        free_bytes: None,
         error: None,
     };
     let access = match read {
@@ -80,15 +93,16 @@ fn look(read: Result<Access, haul_volume::access::AccessError>, name: &str) -> V
         Err(error) => return Volume { error: Some(error.to_string()), ..empty },
     };
     let all: Vec<_> = access.all().collect();
-    let reached = match access.keys() {
-        Ok(keys) => each(&all, |(server, at)| meet(&keys, *server, at, false).is_ok()),
+    let met = match access.keys() {
+        Ok(keys) => each(&all, |(server, at)| meet(&keys, *server, at, false)),
         Err(error) => return Volume { error: Some(error.to_string()), ..empty },
     };
     Volume {
         servers: access.servers.len(),
         stripe: access.stripe,
         placement: access.placement.clone(),
-        reached: reached.into_iter().filter(|reached| *reached).count(),
+        reached: met.iter().filter(|met| met.is_ok()).count(),
+        free_bytes: in_all(&all, &met).map(|all| all.free),
         ..empty
     }
 }
@@ -101,6 +115,11 @@ struct Health {
     healthy: bool,
     /// `None`: no client has spoken of it.
     write_threshold: Option<Threshold>,
+    /// Of the disks of the servers that answered, each once, whoever uses them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    free_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used_bytes: Option<u64>,
     servers: Vec<Server>,
 }
 
@@ -118,6 +137,11 @@ struct Server {
     up_seconds: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_us: Option<u64>,
+    /// On its disk, whoever uses that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    free_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used_bytes: Option<u64>,
     /// `None`: no client has said what writes to it cost, since it started and in the last day.
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<Costs>,
@@ -353,6 +377,8 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
                 process: ok.map(|met| met.visited.process),
                 up_seconds: ok.map(|met| met.visited.since.as_secs()),
                 round_trip_us: ok.map(|met| met.round_trip.as_micros() as u64),
+                free_bytes: ok.and_then(|met| met.visited.room).map(|room| room.free),
+                used_bytes: ok.and_then(|met| met.visited.room).map(|room| room.used),
                 costs: ok.and_then(|met| met.visited.heard.as_deref()).map(Costs::new),
                 ills: ok.map_or_else(Vec::new, |met| refused(met, at, &access.servers)),
                 error,
@@ -361,7 +387,10 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
         let servers = servers.collect();
         let (stripe, placement) = (access.stripe, access.placement.clone());
         let write_threshold = threshold(&all, &met);
-        let health = Health { name: name.into(), stripe, placement, healthy, write_threshold, servers };
+        let (free_bytes, used_bytes) = in_all(&all, &met).map(|room| (room.free, room.used)).unzip();
+        let name = name.into();
+        let health =
+            Health { name, stripe, placement, healthy, write_threshold, free_bytes, used_bytes, servers };
         return print(&super::super::ctl::to_json(&health)?).map(|()| code);
     }
     let mut text = String::new();
@@ -380,9 +409,33 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
     }
     let _ =
         writeln!(text, "new files lie {}, in stripes of {}", access.placement, bytes(access.stripe.into()));
+    if let Some(Room { free, used, device: disks }) = in_all(&all, &met) {
+        let disks = plural(disks, "disk", "disks");
+        let _ = writeln!(
+            text,
+            "in all {} free, {} used, on {disks}, whoever uses them",
+            bytes(free),
+            bytes(used)
+        );
+    }
     text += &costs(&all, &met);
     text += &threshold(&all, &met).map_or_else(String::new, |threshold| threshold.in_words());
     print(&text).map(|()| code)
+}
+
+/// The room on the disks of all servers that were met, each disk once, and how many disks that is. Such as do
+/// not say it, for they are older, leave all of it unsaid.
+fn in_all(all: &[(Option<ServerNo>, &ServerAt)], met: &[Result<Met, Absent>]) -> Option<Room> {
+    let servers = all.iter().zip(met).filter(|((server, _), _)| server.is_some());
+    let mut disks = BTreeMap::new();
+    for ((_, at), met) in servers {
+        let Ok(met) = met else { continue };
+        let room = met.visited.room?;
+        disks.insert((at.host.clone(), room.device), room);
+    }
+    let sum = |part: fn(&Room) -> u64| disks.values().map(part).fold(0, u64::saturating_add);
+    let count = disks.len() as u64;
+    (count > 0).then(|| Room { free: sum(|room| room.free), used: sum(|room| room.used), device: count })
 }
 
 /// The same as [`meet`]; a catalog that just began has asked all servers what they have, if they answer.
@@ -437,7 +490,10 @@ fn costs(all: &[(Option<ServerNo>, &ServerAt)], met: &[Result<Met, Absent>]) -> 
 fn words(met: &Met) -> String {
     let up = humantime::format_duration(Duration::from_secs(met.visited.since.as_secs()));
     let round_trip = met.round_trip.as_secs_f64() * 1e3;
-    format!("answers in {round_trip:.1} ms, process {}, up {up}", met.visited.process)
+    let room = met.visited.room.map_or_else(String::new, |Room { free, used, .. }| {
+        format!(", {} free, {} used", bytes(free), bytes(used))
+    });
+    format!("answers in {round_trip:.1} ms, process {}, up {up}{room}", met.visited.process)
 }
 
 #[cfg(test)]
