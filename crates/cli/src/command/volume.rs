@@ -5,11 +5,12 @@
 //! Invariant: what one command began and could not bring to its end is undone, or named.
 
 use std::io::Write as _;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_core::volume::ServerNo;
 use haul_volume::access::{Access, AccessError, ServerAt};
@@ -38,6 +39,8 @@ use talk::{Hosts, Limit};
 const SAID_AFTER: Duration = Duration::from_secs(1);
 /// A server that is there answers within this.
 const VISIT_WITHIN: Duration = Duration::from_secs(5);
+/// One that is being started listens within this.
+const STARTS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Some of what was asked for was done, as of copies.
 const PARTIAL: i32 = 3;
@@ -129,7 +132,7 @@ fn catalog(access: &Access, patience: Duration) -> Result<Catalog, Trouble> {
             let (seconds, why) = (patience.as_secs(), escape::text(why));
             note(&format!("waiting for the catalog of volume {name}, {place}, for up to {seconds} s: {why}"));
         }
-        true
+        interrupted().is_none()
     });
     let at = access.catalog.address()?;
     Catalog::connect_with(keys(access)?, at, patience, Some(attends)).map_err(|failure| {
@@ -150,6 +153,37 @@ fn hosts(access: &Access, within: Duration) -> Hosts {
         let _ = ASKED.set(asked);
     }
     Hosts { reach: access.reach.clone(), binary: Surroundings::look().binary, limit }
+}
+
+/// Looks whether somebody listens where the catalog should be, for who would wait for it otherwise: one that
+/// was stopped does not come by itself.
+fn must_run(access: &Access) -> Result<(), Trouble> {
+    let begun = Instant::now();
+    while let Some(why) = does_not_run(&access.catalog)? {
+        // One that is just being started anew is there within a moment.
+        if begun.elapsed() >= STARTS_WITHIN || interrupted().is_some() {
+            let (name, at) = (&access.name, &access.catalog);
+            let why = format!(
+                "the catalog of {name}, {at}, does not run: {why}; `haul volume start {name}` starts what was stopped"
+            );
+            return Err(Trouble(why, FAILED));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Why nobody can be met there, where that is known at once: nobody listens.
+fn does_not_run(at: &ServerAt) -> Result<Option<String>, Trouble> {
+    if talk::elsewhere(at).is_some() || haul_mutant::removed("stopped-volumes-are-seen") {
+        return Ok(None);
+    }
+    let address = at.address()?;
+    let refused = match TcpStream::connect_timeout(&address, VISIT_WITHIN) {
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => true,
+        Ok(_) | Err(_) => false,
+    };
+    Ok(refused.then(|| format!("nobody listens at {address}")))
 }
 
 /// What a server, or the catalog, is called.

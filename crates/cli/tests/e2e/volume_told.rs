@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::run::{Haul, Outcome};
 use crate::support::tree;
-use crate::volume_copy::{User, said};
+use crate::volume_copy::{User, said, signal};
 
 fn volume(user: &User, args: &[&str], code: i32) -> Outcome {
     user.env(Haul::new(["volume"]).args(args)).run().sane().exits(code)
@@ -41,10 +41,56 @@ fn a_home_may_be_unknown() {
     let ended = volume(&user, &["destroy", "v"], 1);
     said(&ended, "not known to have a home outside of the volume: 2 files, v/data/f");
     said(&ended, "server 1 of the volume: ");
+    said(&ended, "does not run: nobody listens at ");
+    said(&ended, "`haul volume start v` starts what was stopped");
     assert!(!ended.stderr.contains("no home outside"), "{}", ended.describe());
     said(&ended, "--yes destroys it all the same");
     user.start();
     volume(&user, &["destroy", "v"], 0);
+}
+
+/// Goal: of a volume that was stopped everybody who asks hears so, and how it is started; where one server
+/// does not run, of the files that it gathers.
+#[test]
+fn a_stopped_volume_names_its_start() {
+    let user = User::new();
+    let data = user.room.dir("data");
+    (0..6).for_each(|file| fs::write(data.join(format!("f{file}")), b"some").expect("written"));
+    user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0);
+    user.kill(1);
+    let ended = volume(&user, &["ls", "v/data"], 1);
+    assert_eq!(out(&ended).lines().filter(|line| line.contains("  ?  ")).count(), 2, "{}", ended.describe());
+    said(&ended, "its length: server 1, ");
+    said(&ended, "does not run: nobody listens at ");
+    said(&ended, "`haul volume start v`");
+    volume(&user, &["stop", "v"], 0);
+    for words in
+        [&["ls", "v/data"][..], &["stat", "v"], &["stat", "v/data/f1"], &["fsck", "v"], &["destroy", "v"]]
+    {
+        let ended = volume(&user, words, 1);
+        said(&ended, "does not run: nobody listens at ");
+        said(&ended, "`haul volume start v` starts");
+    }
+    let ended = volume(&user, &["ls"], 0);
+    assert!(out(&ended).contains("nobody answers (`haul volume start v`"), "{}", ended.describe());
+    user.start();
+    assert_eq!(user.names("v/data").len(), 6);
+}
+
+/// Goal: Ctrl-C ends `destroy` while it waits to hear what is in the volume: nothing of it was ended.
+/// Method: the catalog stands still.
+#[test]
+fn a_destroy_that_waits_is_interrupted() {
+    let user = User::new();
+    let catalog = user.process(None);
+    signal(catalog, Signal::STOP);
+    let mut running = user.env(Haul::new(["volume", "destroy", "v"])).start();
+    assert!(running.until(|running| running.stderr().contains("waiting for the catalog of volume v")));
+    running.signal_one(Signal::INT);
+    let ended = running.wait().sane().exits(130);
+    said(&ended, "it was interrupted; nothing was ended or removed");
+    signal(catalog, Signal::CONT);
+    volume(&user, &["health", "v"], 0);
 }
 
 /// Goal: `rm` removes all that it can of several names, says what it could not, and ends as a copy of which

@@ -9,7 +9,7 @@ use haul_volume::client::{Client, Config};
 use haul_volume::fsck::{Fault, Fsck, Kind, Sum};
 use serde::Serialize;
 
-use super::{FAILED, Trouble, access_to_change, keys, print};
+use super::{FAILED, Trouble, access_to_change, keys, must_run, print};
 use crate::args::volume::Fsck as Args;
 use crate::escape;
 use crate::progress::{count, plural};
@@ -55,6 +55,7 @@ struct Summary<'a> {
 pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
     let (_, access) = access_to_change(&args.name)?;
     let (keys, servers) = (keys(&access)?, access.addresses()?);
+    must_run(&access)?;
     let mut catalog = Catalog::connect(keys.clone(), access.catalog.address()?, MET).map_err(|failure| {
         Trouble(format!("the catalog of {}: {}", args.name, escape::text(&failure.words)), FAILED)
     })?;

@@ -7,6 +7,7 @@
 //! Left out: what a drain brings (`drain.rs`), beyond the names of what it never brought.
 
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -65,12 +66,13 @@ pub(super) fn start(args: &Begins) -> Result<i32, Trouble> {
     let count = started.iter().filter(|started| matches!(started, Ok(true))).count();
     let failed = tell_failures(&all, started.iter().map(|one| one.as_ref().err()), "does not start");
     let ran = all.len() - count - failed;
+    let code = if failed == 0 { 0 } else { FAILED };
     print(&format!(
         "volume {}: {} started, {ran} ran already\n",
         access.name,
         plural(count as u64, "server", "servers")
     ))?;
-    Ok(if failed == 0 { 0 } else { FAILED })
+    Ok(code)
 }
 
 fn run_again(hosts: &Hosts, access: &Access, server: Option<ServerNo>, at: &ServerAt) -> Result<(), String> {
@@ -102,9 +104,10 @@ pub(super) fn stop(args: &Begins) -> Result<i32, Trouble> {
     let all: Vec<One<'_>> = access.all().collect();
     let ended = end_all(&hosts, &keys, &all, false);
     let failed = tell_failures(&all, ended.iter().map(|one| one.as_ref().err()), "was not seen to end");
-    let count = ended.iter().filter(|ended| matches!(ended, Ok(true))).count() as u64;
-    print(&format!("volume {}: {} ended\n", access.name, plural(count, "server", "servers")))?;
-    Ok(if failed == 0 { 0 } else { interrupted().unwrap_or(FAILED) })
+    let count = ended.iter().filter(|ended| matches!(ended, Ok(true))).count();
+    let code = if failed == 0 { 0 } else { interrupted().unwrap_or(FAILED) };
+    print(&format!("volume {}: {} ended\n", access.name, plural(count as u64, "server", "servers")))?;
+    Ok(code)
 }
 
 /// Ends them all; of each whether it ran. `taken`: one whose port somebody else has does not run.
@@ -169,7 +172,7 @@ fn wait_for_end(hosts: &Hosts, keys: &Keys, server: Option<ServerNo>, at: &Serve
 pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
     let (dir, mut access) = access_to_change(&args.name)?;
     let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
-    let homes = if args.yes { String::new() } else { may_go(&access, &keys)? };
+    let homes = if args.yes { None } else { Some(until_interrupted(&access, &keys)?) };
     let all: Vec<One<'_>> = access.all().collect();
     // One that runs all the same has its directory, and is found there.
     let ended = end_all(&hosts, &keys, &all, true);
@@ -197,7 +200,38 @@ pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
         }
     }
     Access::remove(&dir, &access.name)?;
+    let homes = homes.map_or_else(String::new, |homes| homes_in_words(&homes));
     print(&format!("volume {}: destroyed{homes}\n", access.name)).map(|()| 0)
+}
+
+/// That what was in it is at home, and where.
+fn homes_in_words(Homeless { at_home, places, .. }: &Homeless) -> String {
+    let places: Vec<String> = places.iter().map(|place| escape::text(place)).collect();
+    match at_home {
+        0 => String::new(),
+        1 => format!("; 1 file is at home in {}", places.join(", ")),
+        many => format!("; {} are at home in {}", plural(*many, "file", "files"), places.join(", ")),
+    }
+}
+
+/// The same as [`may_go`], until a signal ends it: it waits for servers that may be away, and changes nothing.
+fn until_interrupted(access: &Access, keys: &Keys) -> Result<Homeless, Trouble> {
+    let (asked, keys_of, (to, answer)) = (access.clone(), keys.clone(), mpsc::channel());
+    thread::spawn(move || to.send(may_go(&asked, &keys_of)));
+    loop {
+        let answer = answer.recv_timeout(LOOK);
+        if interrupted().is_some() && !haul_mutant::removed("destroy-is-interrupted") {
+            let why = format!("the volume {}: it was interrupted; nothing was ended or removed", access.name);
+            return Err(Trouble(why, FAILED));
+        }
+        match answer {
+            Ok(answer) => return answer,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Trouble("looking at what is in the volume: a thread panicked".into(), FAILED));
+            }
+        }
+    }
 }
 
 /// What remains where not all of it could be removed.
@@ -211,8 +245,8 @@ fn kept(access: &Access, dir: &Path) -> String {
     )
 }
 
-/// Nobody loses a file that he did not mean to: says where those are that have a home.
-fn may_go(access: &Access, keys: &Keys) -> Result<String, Trouble> {
+/// Nobody loses a file that he did not mean to: says what of those that have a home is known.
+fn may_go(access: &Access, keys: &Keys) -> Result<Homeless, Trouble> {
     let yes = "--yes destroys it all the same";
     // Where the catalog is not there whoever asks it next says so.
     if let Ok(Some(words)) = unknown(access, keys) {
@@ -229,15 +263,10 @@ fn may_go(access: &Access, keys: &Keys) -> Result<String, Trouble> {
             return Err(Trouble(why, FAILED));
         }
     };
-    let Homeless { some, count, at_home, places, is_all, .. } = &found;
-    let (count, at_home) = (*count, *at_home);
+    let Homeless { some, count, is_all, .. } = &found;
+    let count = *count;
     if count == 0 && found.unknown == 0 {
-        let places: Vec<String> = places.iter().map(|place| escape::text(place)).collect();
-        return Ok(match at_home {
-            0 => String::new(),
-            1 => format!("; 1 file is at home in {}", places.join(", ")),
-            many => format!("; {} are at home in {}", plural(many, "file", "files"), places.join(", ")),
-        });
+        return Ok(found);
     }
     let unknown = names::unknown_in_words(&access.name, &found);
     if count == 0 {

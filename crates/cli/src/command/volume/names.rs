@@ -5,10 +5,12 @@
 //! Invariant: a path is walked name by name, and no link in it is followed.
 //! Left out: bytes, which `haul cp` brings.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use haul_core::entry::Name;
+use haul_core::volume::ServerNo;
 use haul_core::volume::catalog::{Entry, EntryNo, Failure, Kind, Place, ROOT};
 use haul_core::volume::layout::{Placing, Striping};
 use haul_volume::access::{Access, check_name, without_scheme};
@@ -17,13 +19,15 @@ use haul_volume::client::{Client, Config};
 use haul_volume::drain::{self, HomeOf, Homeless};
 use serde::Serialize;
 
-use super::{FAILED, PARTIAL, Trouble, USAGE, access, catalog, keys, print};
+use super::{FAILED, PARTIAL, Trouble, USAGE, access, catalog, does_not_run, each, keys, must_run, print};
 use crate::escape;
 use crate::progress::{count, plural};
 use crate::report::json::PathFields;
 
 /// The catalog, and servers that are asked for lengths, answer within this.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The same where one of them does not run, and what needs it waits in vain.
+const PATIENCE_WITHOUT: Duration = Duration::from_secs(3);
 /// Lengths that are asked for at a time. A gatherer tells them with bytes, of which it sends one at least.
 const ASKED_MAX: usize = 256;
 /// Files without a home that are named.
@@ -39,6 +43,8 @@ struct Names {
     name: String,
     access: Access,
     catalog: Catalog,
+    /// Servers that do not run, and why what needs one of them comes to nothing.
+    stopped: BTreeMap<ServerNo, String>,
 }
 
 /// An entry, and the directory that it is in; the root is in none.
@@ -118,8 +124,19 @@ impl Names {
     }
 
     fn of(access: Access) -> Result<Names, Trouble> {
+        must_run(&access)?;
         let catalog = catalog(&access, PATIENCE)?;
-        Ok(Names { name: access.name.clone(), access, catalog })
+        let servers: Vec<_> = access.servers.iter().enumerate().collect();
+        let stopped = each(&servers, |(number, at)| {
+            let why = does_not_run(at).ok().flatten()?;
+            let (server, name) = (ServerNo(u16::try_from(*number).ok()?), &access.name);
+            let why = format!(
+                "server {number}, {at}, does not run: {why}; `haul volume start {name}` starts what was stopped"
+            );
+            Some((server, why))
+        });
+        let stopped = stopped.into_iter().flatten().collect();
+        Ok(Names { name: access.name.clone(), access, catalog, stopped })
     }
 
     /// Walks to an entry.
@@ -163,9 +180,17 @@ impl Names {
             servers: self.access.addresses()?,
             stripe_size: self.access.stripe.into(),
             write_threshold: None,
-            patience: PATIENCE,
+            patience: if self.stopped.is_empty() { PATIENCE } else { PATIENCE_WITHOUT },
         };
         Client::start_for(config, &self.catalog).map_err(|error| Trouble(haul::errno::text(error), FAILED))
+    }
+
+    /// Says of what is not known what to do, where a server does not run.
+    fn explain(&self, mut found: Homeless) -> Homeless {
+        if let (Some(why), Some(stopped)) = (&mut found.why, self.stopped.values().next()) {
+            *why = format!("{why}; {stopped}");
+        }
+        found
     }
 
     /// Done with it: the catalog need not remember who looked.
@@ -179,14 +204,23 @@ fn of_path(path: &str, failure: &Failure) -> Trouble {
 }
 
 /// The lengths of those of these that are files, if a server says them.
-fn sizes(client: &Client, entries: &[(Name, Entry)]) -> Vec<Result<Option<u64>, String>> {
-    let mut all = Vec::new();
+fn sizes<'a>(
+    volume: &Names,
+    client: &Client,
+    entries: impl Iterator<Item = &'a Entry>,
+) -> Vec<Result<Option<u64>, String>> {
+    let (mut all, entries) = (Vec::new(), entries.collect::<Vec<_>>());
+    let stopped = |file| volume.stopped.get(&client.striping().gatherer(file));
     for some in entries.chunks(ASKED_MAX) {
-        let asked: Vec<_> =
-            some.iter().map(|(_, entry)| entry.file().map(|file| client.read(file, 0, 0))).collect();
+        let ask = |entry: &&Entry| {
+            let file = entry.file()?;
+            Some(stopped(file).map_or_else(|| Ok(client.read(file, 0, 0)), |why| Err(why.clone())))
+        };
+        let asked: Vec<_> = some.iter().map(ask).collect();
         all.extend(asked.into_iter().map(|asked| match asked {
             None => Ok(None),
-            Some(waiting) => waiting.wait().map(|read| Some(read.end)).map_err(|error| error.to_string()),
+            Some(Err(why)) => Err(why),
+            Some(Ok(waiting)) => waiting.wait().map(|read| Some(read.end)).map_err(|error| error.to_string()),
         }));
     }
     all
@@ -271,7 +305,9 @@ pub(super) fn list(text: &str, json: bool) -> Result<i32, Trouble> {
     let mut show = |dir: EntryNo, entries: Vec<(Name, Entry)>| {
         let of_runs = ours(&volume.catalog, dir, &entries).map_err(|failure| of_path(text, &failure))?;
         let mut shown = String::new();
-        for (((name, entry), size), is_ours) in entries.iter().zip(sizes(&client, &entries)).zip(of_runs) {
+        for (((name, entry), size), is_ours) in
+            entries.iter().zip(sizes(&volume, &client, entries.iter().map(|(_, entry)| entry))).zip(of_runs)
+        {
             let size = size.unwrap_or_else(|why| {
                 code = FAILED;
                 super::note(&format!("{}: its length: {why}", escape::name(name.as_bytes())));
@@ -323,10 +359,8 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
     let (mut size, mut home) = (None, None);
     if found.entry.kind != Kind::Directory {
         let client = volume.lengths()?;
-        if let Some(file) = found.entry.file() {
-            let read = client.read(file, 0, 0).wait();
-            size = Some(read.map_err(|error| Trouble(format!("{text}: its length: {error}"), FAILED))?.end);
-        }
+        let told = sizes(&volume, &client, std::iter::once(&found.entry)).pop().unwrap_or(Ok(None));
+        size = told.map_err(|why| Trouble(format!("{text}: its length: {why}"), FAILED))?;
         let path: Vec<&[u8]> = names.iter().map(Name::as_bytes).collect();
         let at = drain::home(&volume.catalog, &client, &found.entry, path.join(&b'/'));
         home = Some(at.map_err(|failure| of_path(text, &failure))?);
@@ -336,7 +370,7 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
         None => {
             let client = volume.lengths()?;
             let all = drain::homeless(&volume.catalog, &client, &ours, (NAMED_MAX, LOOKED_MAX));
-            Some(all.map_err(|failure| of_path(text, &failure))?)
+            Some(volume.explain(all.map_err(|failure| of_path(text, &failure))?))
         }
     };
     let unknown = match found.place {
@@ -561,7 +595,7 @@ pub(super) fn homeless(access: &Access, most: usize) -> Result<Homeless, Trouble
     let volume = Names::of(access.clone())?;
     let client = volume.lengths()?;
     let found = drain::homeless(&volume.catalog, &client, &ours, (most, LOOKED_MAX));
-    let found = found.map_err(|failure| of_path(&volume.name, &failure))?;
+    let found = volume.explain(found.map_err(|failure| of_path(&volume.name, &failure))?);
     volume.leave();
     Ok(found)
 }
