@@ -73,7 +73,7 @@ pub struct Create {
     pub catalog: Option<Place>,
 
     /// Bytes of a stripe, a power of two from 64KiB to 64MiB
-    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_object_size)]
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_stripe)]
     pub stripe: u32,
 
     /// How new files lie on the servers: round-robin, stripes in turns; partitioned, each in as many parts as
@@ -103,6 +103,10 @@ pub struct Create {
     /// All of it may take so long
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = parse_duration)]
     pub within: Duration,
+
+    /// Print what was made as one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 const CREATE_AFTER: &str = "\
@@ -283,6 +287,10 @@ pub struct Begins {
     /// All of it may take so long
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = parse_duration)]
     pub within: Duration,
+
+    /// Print what was done as one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(ClapArgs, Debug)]
@@ -298,6 +306,10 @@ pub struct Destroy {
     /// All of it may take so long
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = parse_duration)]
     pub within: Duration,
+
+    /// Print what was done as one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A directory of a host; `None`: of this one.
@@ -331,6 +343,12 @@ fn parse_place(text: &str) -> Result<Place, String> {
         true => Err(wrong()),
         false => Ok(Place { host: Some(host.into()), dir: dir.into() }),
     }
+}
+
+/// The bounds of a stripe are those of an object, which is one or a part of one.
+fn parse_stripe(text: &str) -> Result<u32, String> {
+    parse_size(text)?;
+    parse_object_size(text).map_err(|_| "a stripe has a power of two of bytes, from 64KiB to 64MiB".into())
 }
 
 fn parse_placement(text: &str) -> Result<String, String> {

@@ -234,7 +234,9 @@ fn a_volume_from_its_making_to_its_end() {
     let first = user.processes();
     assert_eq!(first.len(), 4);
     let listed = user.haul(&["volume", "ls"]).run().sane().exits(0);
-    assert_eq!(out(&listed), "v  3 servers, stripes of 1.05 MB, round-robin, all answer\n");
+    let words = out(&listed);
+    assert!(words.starts_with("v  3 servers, stripes of 1.05 MB, round-robin, all answer, "), "{words}");
+    assert!(words.ends_with(" free\n"), "{words}");
     user.haul(&["volume", "create", "v", "--server", &user.at("d")])
         .run()
         .exits(1)
@@ -281,6 +283,40 @@ fn a_volume_from_its_making_to_its_end() {
     user.haul(&["volume", "fsck", "vol://v/"]).run().sane().exits(0);
     assert_eq!(out(&listed), "");
     user.haul(&["volume", "destroy", "v"]).run().sane().exits(0);
+    user.has_nothing(&["a", "b", "c"]);
+}
+
+/// Goal: `create`, `stop`, `start` and `destroy` say what they did as one JSON object, too. `health` and `ls`
+/// say how much room there is, on each server's disk and in all, and count no disk twice. What is wrong with
+/// a stripe's size is said of that.
+#[test]
+fn what_was_done_and_what_is_free_is_told() {
+    let user = User::new();
+    let json = |args: &[&str]| {
+        let ended = user.haul(&[&["volume"], args, &["--json"]].concat()).run().sane().exits(0);
+        serde_json::from_slice::<Value>(&ended.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", ended.describe()))
+    };
+    let dirs = user.dirs(&["a", "b", "c"]);
+    let wrong = user.haul(&["volume", "create", "v", "--server", &dirs, "--stripe", "100K"]).run().exits(2);
+    let wrong = wrong.says("a stripe has a power of two of bytes, from 64KiB to 64MiB");
+    assert!(!wrong.stderr.contains("object"), "{}", wrong.describe());
+    let made = json(&["create", "v", "--server", &dirs]);
+    assert_eq!((&made["name"], &made["stripe"]), (&"v".into(), &(1 << 20).into()), "{made}");
+    assert_eq!(made["servers"].as_array().map(Vec::len), Some(3), "{made}");
+    let told = json(&["health", "v"]);
+    let free: Vec<u64> =
+        (0..3).map(|n| told["servers"][n]["free_bytes"].as_u64().expect("it says so")).collect();
+    let all = told["free_bytes"].as_u64().expect("it says so");
+    assert!(free.contains(&all), "they lie on one disk: {told}");
+    assert!(told["used_bytes"].as_u64().is_some_and(|used| used > 0), "{told}");
+    let words = out(&user.haul(&["volume", "health", "v"]).run().sane().exits(0));
+    assert!(words.contains("in all ") && words.contains(" used, on 1 disk, "), "{words}");
+    assert!(json(&["ls"])["free_bytes"].as_u64().is_some());
+    assert_eq!(json(&["stop", "v"])["ended"], 4);
+    let started = json(&["start", "v"]);
+    assert_eq!((&started["started"], &started["ran"], &started["failed"]), (&4.into(), &0.into(), &0.into()));
+    assert_eq!(json(&["destroy", "v"])["destroyed"], true);
     user.has_nothing(&["a", "b", "c"]);
 }
 

@@ -13,11 +13,21 @@ use haul_volume::access::{Access, Reach, ServerAt, check_name};
 use haul_volume::boot::{Begin, Say, Told};
 use haul_volume::home::{CATALOG, FORMAT, Setup};
 use haul_volume::key::{Key, Public, new_volume};
+use serde::Serialize;
 
 use super::talk::{Hosts, Talk, this_host};
 use super::{FAILED, Trouble, USAGE, called, each, known, print, role};
 use crate::args::volume::{Create, Place};
 use crate::progress::{bytes, plural};
+
+#[derive(Serialize)]
+struct Made<'a> {
+    name: &'a str,
+    servers: Vec<String>,
+    catalog: String,
+    stripe: u32,
+    placement: &'a str,
+}
 
 pub(super) fn run(args: &Create) -> Result<i32, Trouble> {
     check_name(&args.name)?;
@@ -74,6 +84,16 @@ pub(super) fn run(args: &Create) -> Result<i32, Trouble> {
     keep_all(&access, talks)?;
     access.may_be_gone = Vec::new();
     access.replace(&dir)?;
+    if args.json {
+        let made = Made {
+            name: &access.name,
+            servers: access.servers.iter().map(ToString::to_string).collect(),
+            catalog: access.catalog.to_string(),
+            stripe: access.stripe,
+            placement: &access.placement,
+        };
+        return print(&super::super::ctl::to_json(&made)?).map(|()| 0);
+    }
     let words = format!(
         "volume {}: {}, the catalog at {}, stripes of {}\n",
         access.name,

@@ -16,6 +16,7 @@ use haul_volume::access::{Access, ServerAt};
 use haul_volume::boot::{Begin, Say, Told};
 use haul_volume::dial::Keys;
 use haul_volume::drain::Homeless;
+use serde::Serialize;
 
 use super::show::unknown;
 use super::talk::{Hosts, Talk};
@@ -67,12 +68,44 @@ pub(super) fn start(args: &Begins) -> Result<i32, Trouble> {
     let failed = tell_failures(&all, started.iter().map(|one| one.as_ref().err()), "does not start");
     let ran = all.len() - count - failed;
     let code = if failed == 0 { 0 } else { FAILED };
+    if args.json {
+        let done = Done { started: Some(count), ran: Some(ran), failed, ..Done::of(&access.name) };
+        return print(&super::super::ctl::to_json(&done)?).map(|()| code);
+    }
     print(&format!(
         "volume {}: {} started, {ran} ran already\n",
         access.name,
         plural(count as u64, "server", "servers")
     ))?;
     Ok(code)
+}
+
+/// What a command came to; the catalog counts as a server.
+#[derive(Serialize)]
+struct Done<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    started: Option<usize>,
+    /// Those that ran already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ran: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    destroyed: Option<bool>,
+    /// Files that are at home elsewhere, if that was looked at, and some of the places.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_home: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    places: Vec<String>,
+    failed: usize,
+}
+
+impl Done<'_> {
+    fn of(name: &str) -> Done<'_> {
+        let (started, ran, ended, destroyed, at_home) = (None, None, None, None, None);
+        Done { name, started, ran, ended, destroyed, at_home, places: Vec::new(), failed: 0 }
+    }
 }
 
 fn run_again(hosts: &Hosts, access: &Access, server: Option<ServerNo>, at: &ServerAt) -> Result<(), String> {
@@ -106,6 +139,10 @@ pub(super) fn stop(args: &Begins) -> Result<i32, Trouble> {
     let failed = tell_failures(&all, ended.iter().map(|one| one.as_ref().err()), "was not seen to end");
     let count = ended.iter().filter(|ended| matches!(ended, Ok(true))).count();
     let code = if failed == 0 { 0 } else { interrupted().unwrap_or(FAILED) };
+    if args.json {
+        let done = Done { ended: Some(count), failed, ..Done::of(&access.name) };
+        return print(&super::super::ctl::to_json(&done)?).map(|()| code);
+    }
     print(&format!("volume {}: {} ended\n", access.name, plural(count as u64, "server", "servers")))?;
     Ok(code)
 }
@@ -200,6 +237,13 @@ pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
         }
     }
     Access::remove(&dir, &access.name)?;
+    if args.json {
+        let at_home = homes.as_ref().map(|homes| homes.at_home);
+        let places =
+            homes.map_or_else(Vec::new, |homes| homes.places.iter().map(ToString::to_string).collect());
+        let done = Done { destroyed: Some(true), at_home, places, ..Done::of(&access.name) };
+        return print(&super::super::ctl::to_json(&done)?).map(|()| 0);
+    }
     let homes = homes.map_or_else(String::new, |homes| homes_in_words(&homes));
     print(&format!("volume {}: destroyed{homes}\n", access.name)).map(|()| 0)
 }
