@@ -81,6 +81,11 @@ impl Dir {
         self.path.join(name.as_ref())
     }
 
+    /// The same directory once more.
+    pub(crate) fn again(&self) -> Result<Dir> {
+        Ok(Dir { fd: self.fd.try_clone().map_err(|_| Errno::MFILE)?, path: self.path.clone() })
+    }
+
     /// Opens a directory in this one.
     pub(crate) fn sub(&self, name: impl AsRef<OsStr>) -> Result<Dir> {
         let name = name.as_ref();

@@ -434,6 +434,7 @@ enum Place {
     Files,
     Stripes,
     Lists,
+    Lost,
 }
 
 impl Place {
@@ -445,6 +446,7 @@ impl Place {
             (Place::Data, "log") => Some(Place::Log),
             (Place::Data, "files") => Some(Place::Files),
             (Place::Data, "lists") => Some(Place::Lists),
+            (Place::Data, "lost") => Some(Place::Lost),
             (Place::Files, _) if is_hex(2) => Some(Place::Stripes),
             _ => None,
         }
@@ -467,6 +469,7 @@ impl Place {
             Place::Files => false,
             Place::Stripes => hex(name),
             Place::Lists => is_hex(plain, 4),
+            Place::Lost => hex(plain),
         }
     }
 }

@@ -3,7 +3,8 @@
 //! In: requests of the storage server's machine. Out: bytes, and errors by their number.
 //! Invariants: one server at a time serves a directory, and only one of its own volume; no number of a life
 //! is ever given out twice; what [`Shelf::sync`] was answered well for is on media; a file whose sync failed
-//! fails until the end of this life, for the kernel may have dropped what was written.
+//! fails until the end of this life, for the kernel may have dropped what was written; in later lives what was
+//! written before that sync is not read until it was written anew, as far as the disk could keep that it failed.
 //! Left out: who may ask, and in which order, which `haul_core::volume::storage` knows.
 //!
 //! ```text
@@ -14,12 +15,14 @@
 //!     /term     the last term of tickets that it knew, which may be missing
 //!     /reserve  room for the next start
 //!     /lists/0007                   how files of the volume's list 7 lie, if there are such
+//!     /lost/000000000000015a        what of file 0x15a may be lost since a sync failed, if there is such
 //!     /files/5a/000000000000015a    stripes of file 0x15a that lie here, one behind the other
 //! ```
 
 mod files;
 mod identity;
 mod lists;
+mod lost;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +43,7 @@ pub(crate) use self::files::Page;
 use self::files::{Files, OPEN_MAX};
 pub use self::identity::Of;
 use self::identity::{LEN_MAX, decode_lives, decode_term, encode_lives, encode_log, encode_term};
+use self::lost::Lost;
 use crate::disk::{Dir, Lock, SyncCall, lock, sync_call};
 use crate::lists::{AnotherList, Known};
 use crate::reserve::is_full_raw;
@@ -170,7 +174,7 @@ impl Shelf {
         let files = root
             .make_sub(FILES)
             .and_then(|()| root.sync())
-            .and_then(|()| Files::open(root.sub(FILES)?, open_max, sync))
+            .and_then(|()| Files::open((root.sub(FILES)?, Lost::open(root.again()?)?), open_max, sync))
             .map_err(failed("open", root.path_of(FILES)))?;
         let lists = Arc::new(lists::read(&root, of.servers)?);
         let (lives, term, learns) = (Mutex::new(lives), Mutex::new(None), Mutex::new(()));

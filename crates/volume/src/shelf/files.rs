@@ -10,7 +10,8 @@
 //! Left out: which offsets of a file lie here.
 //!
 //! Locks, in this order: a file's descriptor, its syncs, the table of files or that of failures. Whoever
-//! closes another file to have room has none of them. The table of known files has no other behind it.
+//! closes another file to have room has none of them. The tables of known files
+//! and of what is lost have no other behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -23,6 +24,7 @@ use haul_base::sys;
 use haul_core::volume::FileNo;
 use rustix::io::{Errno, Result, retry_on_intr};
 
+use super::lost::{Done, Lost};
 use crate::disk::{Dir, Extent, SyncCall, lock, read_at, write_at};
 
 /// Descriptors that are kept open.
@@ -49,6 +51,8 @@ struct Entry {
     is_cut: AtomicBool,
     /// Written or cut in this life, since it was opened.
     was_changed: AtomicBool,
+    /// Since the last sync began.
+    since: Mutex<Done>,
     /// Bytes written since write-back was started last.
     waits: AtomicU64,
     /// Syncs that began.
@@ -82,6 +86,8 @@ pub(super) struct Files {
     failed: Mutex<BTreeMap<FileNo, Errno>>,
     /// Files that were here when they were closed, and that nobody was told to remove since.
     known: Mutex<BTreeSet<FileNo>>,
+    /// What may be lost of files whose sync failed, also in earlier lives.
+    lost: Lost,
     sync: SyncCall,
 }
 
@@ -91,7 +97,7 @@ fn place_of(file: FileNo) -> usize {
 
 impl Files {
     /// Makes the directories that are not there; that they are there lasts.
-    pub(super) fn open(dir: Dir, open_max: usize, sync: SyncCall) -> Result<Files> {
+    pub(super) fn open((dir, lost): (Dir, Lost), open_max: usize, sync: SyncCall) -> Result<Files> {
         for place in 0..DIRS {
             dir.make_sub(format!("{place:02x}"))?;
         }
@@ -107,6 +113,7 @@ impl Files {
             clock: AtomicU64::new(0),
             failed: Mutex::new(BTreeMap::new()),
             known: Mutex::new(BTreeSet::new()),
+            lost,
             sync,
         })
     }
@@ -139,6 +146,7 @@ impl Files {
                 is_dirty: AtomicBool::new(false),
                 is_cut: AtomicBool::new(false),
                 was_changed: AtomicBool::new(false),
+                since: Mutex::default(),
                 waits: AtomicU64::new(0),
                 begun: AtomicU64::new(0),
                 done: Mutex::new(0),
@@ -262,10 +270,13 @@ impl Files {
         let this = entry.begun.fetch_add(1, Ordering::SeqCst) + 1;
         entry.is_dirty.store(false, Ordering::SeqCst);
         let extent = if entry.is_cut.swap(false, Ordering::SeqCst) { Extent::All } else { Extent::Bytes };
+        let since = std::mem::take(&mut *lock(&entry.since));
         if let Err(errno) = (self.sync)(fd, extent) {
             lock(&self.failed).insert(entry.file, errno);
+            self.lost.add(entry.file, &since);
             return Err(errno);
         }
+        self.lost.is_synced(entry.file, &since);
         *done = this;
         Ok(())
     }
@@ -290,9 +301,24 @@ impl Files {
             entry.is_dirty.store(true, Ordering::SeqCst);
             entry.was_changed.store(true, Ordering::Relaxed);
             entry.waits.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            let mut done = Done::default();
+            done.written.add(offset..offset.saturating_add(bytes.len() as u64));
+            lock(&entry.since).written.add(offset..offset.saturating_add(bytes.len() as u64));
+            self.is_done(file, &done, written.is_ok());
             written
         })
         .map(drop)
+    }
+
+    /// Something was done to a file, well or not: what of it is known to be lost, or may be.
+    fn is_done(&self, file: FileNo, done: &Done, well: bool) {
+        if well {
+            self.lost.is_done(file, done);
+        }
+        // A sync that failed meanwhile may not have known of it.
+        if self.check(file).is_err() {
+            self.lost.add(file, done);
+        }
     }
 
     /// Whether so much was written of a file since it was asked last that write-back is to start.
@@ -323,6 +349,9 @@ impl Files {
     /// zeros.
     pub(super) fn read(&self, file: FileNo, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         let filled = self.with(file, false, |_, fd| read_at(fd, bytes, offset))?;
+        if self.lost.touches(file, &(offset..offset.saturating_add(bytes.len() as u64))) {
+            return Err(Errno::IO);
+        }
         // Behind it, for a sync may have failed meanwhile.
         if !haul_mutant::removed("volume-failed-files-are-not-read") {
             self.check(file)?;
@@ -341,13 +370,22 @@ impl Files {
         self.check(file)?;
         self.with(file, false, |entry, fd| {
             self.check(file)?;
-            if rustix::fs::fstat(fd)?.st_size as u64 <= from {
+            let is_shorter = rustix::fs::fstat(fd)?.st_size as u64 <= from;
+            // One that was cut before, and whose sync failed, is to be known to be so.
+            if is_shorter && !self.lost.touches(file, &(from..u64::MAX)) {
                 return Ok(());
             }
-            let cut = retry_on_intr(|| rustix::fs::ftruncate(fd, from));
+            let cut = match is_shorter {
+                true => Ok(()),
+                false => retry_on_intr(|| rustix::fs::ftruncate(fd, from)),
+            };
             entry.is_cut.store(true, Ordering::SeqCst);
             entry.is_dirty.store(true, Ordering::SeqCst);
             entry.was_changed.store(true, Ordering::Relaxed);
+            let mut since = lock(&entry.since);
+            since.cut = Some(since.cut.map_or(from, |before| before.min(from)));
+            drop(since);
+            self.is_done(file, &Done { cut: Some(from), ..Done::default() }, cut.is_ok());
             cut
         })
         .map(drop)
@@ -361,6 +399,7 @@ impl Files {
             let removed = self.dir_of(file).and_then(|dir| dir.remove(format!("{:016x}", file.0)));
             if matches!(removed, Ok(()) | Err(Errno::NOENT)) {
                 lock(&self.known).remove(&file);
+                self.lost.forget(file);
             }
             if removed.is_ok() {
                 self.names[place_of(file)].changes.fetch_add(1, Ordering::SeqCst);

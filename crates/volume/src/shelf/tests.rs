@@ -374,6 +374,66 @@ fn a_file_that_failed_is_not_read() {
     assert_eq!(shelf.read(closed, 0, 3), Err(EIO));
 }
 
+/// Goal: what was written before a sync that failed is not read in later lives either, and all else of that
+/// file is; until it was written anew, or cut off, and synced, or the file was removed.
+#[test]
+fn what_failed_is_known_later() {
+    let (dir, disk) = (tempdir(), failing());
+    let fails = |shelf: &Shelf, file| {
+        disk.fails_next.store(true, Ordering::SeqCst);
+        assert_eq!(shelf.sync(file), Err(EIO));
+    };
+    let (written, cut, removed, again) = (FileNo(1), FileNo(2), FileNo(3), FileNo(4));
+    let shelf = on(&disk, dir.path(), 512);
+    for file in [written, cut, removed] {
+        shelf.write(file, 0, &[1; 60]).expect("written");
+        shelf.sync(file).expect("synced");
+        shelf.write(file, 10, &[2; 10]).expect("written");
+        shelf.write(file, 30, &[2; 10]).expect("written");
+        fails(&shelf, file);
+    }
+    drop(shelf);
+    let shelf = on(&disk, dir.path(), 512);
+    for file in [written, cut, removed] {
+        for (offset, len, is_lost) in
+            [(0, 10, false), (0, 11, true), (19, 1, true), (20, 10, false), (39, 9, true)]
+        {
+            assert_eq!(shelf.read(file, offset, len).err(), is_lost.then_some(EIO), "{offset}");
+        }
+        assert_eq!(shelf.read(file, 40, 20), Ok(vec![1; 20]));
+    }
+    shelf.write(again, 0, &[1; 60]).expect("written");
+    shelf.sync(again).expect("synced");
+    shelf.cut(again, 20).expect("cut");
+    fails(&shelf, again);
+    // Half of it, and that is not synced.
+    shelf.write(written, 8, &[3; 14]).expect("written");
+    assert_eq!(read(&shelf, written, 8, 14).expect("it is there"), [3; 14]);
+    assert_eq!(shelf.read(written, 30, 1), Err(EIO));
+    drop(shelf);
+    let shelf = on(&disk, dir.path(), 512);
+    assert_eq!(shelf.read(written, 10, 1), Err(EIO), "nobody synced it");
+    assert_eq!(shelf.read(again, 20, 40), Err(EIO), "it may be there again");
+    shelf.cut(again, 20).expect("cut");
+    shelf.sync(again).expect("synced");
+    assert_eq!(shelf.read(again, 0, 60), Ok(vec![1; 20]));
+    shelf.write(written, 8, &[3; 14]).expect("written");
+    shelf.sync(written).expect("synced");
+    shelf.cut(cut, 10).expect("cut");
+    shelf.sync(cut).expect("synced");
+    shelf.remove(removed).expect("removed");
+    shelf.sync(removed).expect("that lasts");
+    drop(shelf);
+    let shelf = on(&disk, dir.path(), 512);
+    assert_eq!(read(&shelf, written, 8, 14).expect("it is there"), [3; 14]);
+    assert_eq!(shelf.read(written, 30, 1), Err(EIO));
+    assert_eq!(shelf.read(cut, 0, 60), Ok(vec![1; 10]));
+    assert_eq!(shelf.read(removed, 0, 60), Ok(Vec::new()));
+    shelf.write(written, 30, &[3; 10]).expect("written");
+    shelf.sync(written).expect("synced");
+    assert_eq!(fs::read_dir(dir.path().join("lost")).expect("there").count(), 0);
+}
+
 /// Goal: an error that came when a descriptor was closed to have room is told by the next sync.
 #[test]
 fn closing_loses_no_error() {
