@@ -114,3 +114,28 @@ fn modes_are_whole() {
         assert_eq!(fs::metadata(bench.root.join("g")).expect("stat").mode() & 0o7777, mode, "{mode:o}");
     }
 }
+
+/// Goal: a file has the owner that it is to have, also where the file system gave it another when it was made.
+/// Method: a directory that hands on its group, and ids that are this process's and others'.
+#[test]
+fn owners_are_the_sources() {
+    if !is_root() {
+        eprintln!("skipped: files can be given to others by root alone");
+        return;
+    }
+    for (inherits, ids) in [(false, (0, 0)), (true, (0, 0)), (true, (0, 12345)), (false, (12345, 0))] {
+        let Some((mut bench, _)) = nameless() else { return };
+        let mode = if inherits { 0o2755 } else { 0o755 };
+        std::os::unix::fs::chown(&bench.root, None, Some(12345)).expect("chown");
+        fs::set_permissions(&bench.root, fs::Permissions::from_mode(mode)).expect("chmod");
+        let f = file(2, DirId::ROOT, "g", 3);
+        bundled(&mut bench, &f, b"new");
+        publish(&mut bench, &f, |publish| {
+            let (uid, gid) = ids;
+            (publish.meta, publish.owner) = (Meta { uid, gid, ..META }, true);
+        })
+        .expect("published");
+        let stat = fs::metadata(bench.root.join("g")).expect("stat");
+        assert_eq!((stat.uid(), stat.gid()), ids, "inherits: {inherits}");
+    }
+}
