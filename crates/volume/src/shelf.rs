@@ -3,8 +3,8 @@
 //! In: requests of the storage server's machine. Out: bytes, and errors by their number.
 //! Invariants: one server at a time serves a directory, and only one of its own volume; no number of a life
 //! is ever given out twice; what [`Shelf::sync`] was answered well for is on media; a file whose sync failed
-//! fails until the end of this life, for the kernel may have dropped what was written; in later lives what was
-//! written before that sync is not read until it was written anew, as far as the disk could keep that it failed.
+//! fails until the end of this life, for the kernel may have dropped what was written; in later lives what
+//! was written before that sync is not read until it was written anew, as far as the disk could keep a note.
 //! Left out: who may ask, and in which order, which `haul_core::volume::storage` knows.
 //!
 //! ```text

@@ -364,9 +364,9 @@ fn a_killed_server_costs_no_bytes() {
     user.has(&data, "out");
 }
 
-/// Goal: a storage server that is away for one patience ends a copy into the volume, with one error that names
-/// it and what to do. One out of it goes on: what lies there fails by its name, all else comes, and no file
-/// waits for that server anew. When it is there again, the same command brings what is left.
+/// Goal: a storage server that is away for one patience ends a copy into the volume, with one error that
+/// names it and what to do. One out of it goes on: what lies there fails by its name, all else comes, and
+/// no file waits for that server anew. When it is there again, the same command brings what is left.
 /// Method: it is killed in the middle, and not started; then it stands still, which no connection shows; then
 /// it is killed before the copy begins.
 #[test]

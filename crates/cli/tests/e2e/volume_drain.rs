@@ -180,9 +180,9 @@ fn what_runs_have_needs_no_home() {
     user.env(Haul::new(["volume", "destroy", "v"])).run().sane().exits(0);
 }
 
-/// Goal: what was brought from here, or here, and is removed or another by now is no home: `stat`, `destroy` and
-/// `drain` say so by name, and a drain brings it. Of a file the home is its own path. A drain to another place
-/// says what did not come because it is at home elsewhere, and where.
+/// Goal: what was brought from here, or here, and is removed or another by now is no home: `stat`,
+/// `destroy` and `drain` say so by name, and a drain brings it. Of a file the home is its own path. A drain
+/// to another place says what did not come because it is at home elsewhere, and where.
 #[test]
 fn homes_that_are_lost_are_none() {
     let user = User::new();

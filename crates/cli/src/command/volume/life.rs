@@ -258,7 +258,8 @@ fn homes_in_words(Homeless { at_home, places, .. }: &Homeless) -> String {
     }
 }
 
-/// The same as [`may_go`], until a signal ends it: it waits for servers that may be away, and changes nothing.
+/// The same as [`may_go`], until a signal ends it: it waits for servers that may be away, and changes
+/// nothing.
 fn until_interrupted(access: &Access, keys: &Keys) -> Result<Homeless, Trouble> {
     let (asked, keys_of, (to, answer)) = (access.clone(), keys.clone(), mpsc::channel());
     thread::spawn(move || to.send(may_go(&asked, &keys_of)));

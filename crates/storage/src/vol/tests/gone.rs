@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Goal: once a server was away for one patience, whoever writes hears so, once, with its name and what to do,
-/// and before what met it fails; what it has nothing to do with is written until then. Whoever reads goes on:
-/// what has something there fails, by what is said of that server, and nobody waits for another patience; all
-/// else is read, before and after.
+/// Goal: once a server was away for one patience, whoever writes hears so, once, with its name and what to
+/// do, and before what met it fails; what it has nothing to do with is written until then. Whoever reads
+/// goes on: what has something there fails, by what is said of that server, and nobody waits for another
+/// patience; all else is read, before and after.
 #[test]
 fn a_server_that_is_gone_is_said_once() {
     let volume = Arc::new(TestVolume::start_with(3, Duration::from_secs(5)));
