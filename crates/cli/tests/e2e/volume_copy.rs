@@ -413,7 +413,8 @@ fn a_server_that_is_gone_ends_the_copy() {
         let is_there = |path: &String| out.join(path).exists();
         let mut missing: Vec<String> =
             (0..84).map(|n| format!("data/f{n}")).filter(|path| !is_there(path)).collect();
-        (named.sort(), missing.sort());
+        named.sort();
+        missing.sort();
         assert_eq!(named, missing, "{}", ended.describe());
         assert!(told.lines().all(|line| line.contains("is gone")), "{told}");
         assert!((1..=28).contains(&missing.len()), "a third of them is gathered there: {}", missing.len());

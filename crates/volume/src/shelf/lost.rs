@@ -41,7 +41,7 @@ impl Ranges {
         let touched = &self.0[first..end];
         let from = touched.first().map_or(range.start, |one| one.start.min(range.start));
         let to = touched.last().map_or(range.end, |one| one.end.max(range.end));
-        self.0.splice(first..end, [from..to]);
+        self.0.splice(first..end, std::iter::once(from..to));
         if self.0.len() > RANGES_MAX {
             let gap = |pair: &[Range<u64>]| pair[1].start - pair[0].end;
             let least = (1..self.0.len()).min_by_key(|at| gap(&self.0[at - 1..=*at])).unwrap_or(1);

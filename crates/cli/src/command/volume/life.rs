@@ -262,7 +262,7 @@ fn homes_in_words(Homeless { at_home, places, .. }: &Homeless) -> String {
 /// nothing.
 fn until_interrupted(access: &Access, keys: &Keys) -> Result<Homeless, Trouble> {
     let (asked, keys_of, (to, answer)) = (access.clone(), keys.clone(), mpsc::channel());
-    thread::spawn(move || to.send(may_go(&asked, &keys_of)));
+    thread::spawn(move || drop(to.send(may_go(&asked, &keys_of))));
     loop {
         let answer = answer.recv_timeout(LOOK);
         if interrupted().is_some() && !haul_mutant::removed("destroy-is-interrupted") {
