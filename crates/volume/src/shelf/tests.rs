@@ -361,13 +361,14 @@ fn a_file_that_failed_is_not_read() {
     let shelf = on(&disk, dir.path(), 1);
     let (bad, closed, good) = (FileNo(1), FileNo(2), FileNo(3));
     for file in [bad, closed, good] {
-        shelf.write(file, 0, b"old").expect("written");
+        shelf.write(file, 0, b"old old").expect("written");
         shelf.sync(file).expect("synced");
     }
     shelf.write(bad, 0, b"new").expect("written");
     disk.fails_next.store(true, Ordering::SeqCst);
     assert_eq!(shelf.sync(bad), Err(EIO));
     assert_eq!(shelf.read(bad, 0, 3), Err(EIO));
+    assert_eq!(shelf.read(bad, 4, 3), Err(EIO), "nobody says for sure what else is lost");
     shelf.write(closed, 0, b"new").expect("written");
     disk.fails_next.store(true, Ordering::SeqCst);
     assert_eq!(read(&shelf, good, 0, 3).expect("read"), b"old");
