@@ -102,6 +102,28 @@ pub(super) struct Wanted<'a> {
     pub(super) mtime: bool,
     /// The mode that it was made with, as far as nobody took something of it away; `None`: another.
     pub(super) made_with: Option<u32>,
+    /// All of it may stand already, so that a look comes first: to set what stands makes it an inode that is
+    /// to be written again.
+    pub(super) may_stand: bool,
+}
+
+impl Wanted<'_> {
+    /// Whether this is all of what is wanted, and nothing of that would be counted as not kept.
+    fn is(&self, stat: &Stat) -> bool {
+        let owned = match ids(self.meta) {
+            Some((uid, gid)) if self.owner => {
+                if (stat.st_uid, stat.st_gid) != (uid.as_raw(), gid.as_raw()) {
+                    return false;
+                }
+                (true, true)
+            }
+            _ => (false, false),
+        };
+        let source = self.meta.mode & 0o7777;
+        kept_bits(source, owned) == source
+            && stat.st_mode & 0o7777 == source | self.keep
+            && (!self.mtime || mtime_of(stat) == self.meta.mtime)
+    }
 }
 
 /// Owner first, for a change of owner clears setuid and setgid; mtime last. Then looks what stands.
@@ -112,6 +134,12 @@ pub(super) fn set_meta(
     path: &dyn Fn() -> String,
 ) -> Result<Stat, Failure> {
     let fd = fd.as_fd();
+    if wanted.may_stand
+        && let Ok(stat) = rustix::fs::fstat(fd)
+        && wanted.is(&stat)
+    {
+        return Ok(stat);
+    }
     let owned = set_owner_of(fd, wanted, lost, path)?;
     set_mode_of(fd, wanted, (owned, false), lost, path)
 }

@@ -224,7 +224,12 @@ impl SinkTree {
         let stat =
             rustix::fs::fstat(&self.root).map_err(|errno| fail(FailureKind::Metadata, "stat", errno))?;
         let keep = stat.st_mode & Mode::SGID.as_raw_mode();
-        set_meta(&self.root, &Wanted { meta: like, owner, keep, mtime: true, made_with: None }, lost, &path)?;
+        set_meta(
+            &self.root,
+            &Wanted { meta: like, owner, keep, mtime: true, made_with: None, may_stand: false },
+            lost,
+            &path,
+        )?;
         match durable {
             true => sync_dir(&self.root).map_err(|errno| fail(FailureKind::Sync, "sync", errno)),
             false => Ok(()),

@@ -146,7 +146,14 @@ impl Sink {
             }
             Err(errno) => return Err(fail("open", errno)),
         };
-        let wanted = Wanted { meta: &item.meta, owner: item.owner, keep: 0, mtime: false, made_with: None };
+        let wanted = Wanted {
+            meta: &item.meta,
+            owner: item.owner,
+            keep: 0,
+            mtime: false,
+            made_with: None,
+            may_stand: false,
+        };
         let (after, changed) = self.set_all(file.id, &fd, &wanted, &path)?;
         let changed = changed
             .with(Change::MODE, before.st_mode != after.st_mode)

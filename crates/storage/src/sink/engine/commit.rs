@@ -124,7 +124,14 @@ impl Sink {
         }
 
         let made_with = open.made_with();
-        let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true, made_with };
+        let wanted = Wanted {
+            meta: &publish.meta,
+            owner: publish.owner,
+            keep: 0,
+            mtime: true,
+            made_with,
+            may_stand: false,
+        };
         // One of a bundle was written to its size, so that the look behind its metadata is most often enough.
         if !counted && file.size <= SMALL_LEN_MAX && publish.verify.is_none() {
             let (stands, _) = self.set_all(file.id, fd, &wanted, &path)?;
@@ -522,7 +529,8 @@ impl Sink {
             stood_of(&before, grain)
         });
         let keep = stat.st_mode & SETGID;
-        let wanted = Wanted { meta, owner: self.dir_owner, keep, mtime: true, made_with: None };
+        let wanted =
+            Wanted { meta, owner: self.dir_owner, keep, mtime: true, made_with: None, may_stand: true };
         let differs = self.differs(id.as_file(), Subject::Open(fd.as_fd()), FileType::Directory);
         if self.leftovers.is_some() {
             // That may have taken long, and a new owner may have given it what its source has now: ours may
@@ -615,7 +623,14 @@ impl Sink {
                 true => self.without_rights(file.id, &publish.meta, publish.owner, &path),
                 false => publish.meta,
             };
-            let wanted = Wanted { meta: &meta, owner: publish.owner, keep: 0, mtime: true, made_with: None };
+            let wanted = Wanted {
+                meta: &meta,
+                owner: publish.owner,
+                keep: 0,
+                mtime: true,
+                made_with: None,
+                may_stand: false,
+            };
             self.set_all(file.id, fd, &wanted, &path)?;
         }
         if durable && !haul_mutant::removed("files-are-synced") {

@@ -54,7 +54,8 @@ impl Sink {
             return Ok(self.leave_root(fd.as_fd(), &stat, meta, (differs.xattrs, differs.acl)));
         }
         let keep = stat.st_mode & SETGID | OWNER;
-        let wanted = Wanted { meta, owner: self.dir_owner, keep, mtime: false, made_with: None };
+        let wanted =
+            Wanted { meta, owner: self.dir_owner, keep, mtime: false, made_with: None, may_stand: true };
         let (stands, changed) = self.set_all(DirId::ROOT.as_file(), &fd, &wanted, &path)?;
         let given = Mode::from_raw_mode(stands.st_mode & 0o7777);
         let last = given & !Mode::from_raw_mode(OWNER & !meta.mode);

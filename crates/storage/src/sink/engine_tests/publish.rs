@@ -565,3 +565,38 @@ fn what_cannot_be_finished_is_closed_again() {
         fs::set_permissions(&a, fs::Permissions::from_mode(0o755)).expect("chmod");
     }
 }
+
+/// Goal: a directory that is all that it is to be is left as it is, so that there is nothing to be written
+/// again; one of which anything differs becomes what it is to be.
+/// Method: the ctime, which every change moves; mode, mtime and, as root, owner that differ.
+#[test]
+fn directories_that_are_right_are_left_alone() {
+    let mut bench = Bench::with(|config| config.dir_owner = true);
+    let id = bench.dir(1, DirId::ROOT, "d");
+    let path = bench.root.join("d");
+    fs::create_dir(&path).expect("mkdir");
+    let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let meta = Meta { mode: 0o750, uid: ids.0, gid: ids.1, ..META };
+    let ctime = || {
+        let stat = fs::metadata(&path).expect("stat");
+        (stat.ctime(), stat.ctime_nsec())
+    };
+    let others = if is_root() { vec![Meta { gid: 12345, ..meta }] } else { Vec::new() };
+    let wanted =
+        [meta, Meta { mode: 0o700, ..meta }, Meta { mtime: Timestamp { secs: 5, nanos: 7 }, ..meta }];
+    for meta in wanted.into_iter().chain(others) {
+        bench.finish(vec![(id, meta)]).remove(0).expect("finished");
+        let stat = fs::metadata(&path).expect("stat");
+        assert_eq!(
+            (stat.mode() & 0o7777, stat.mtime(), stat.mtime_nsec()),
+            (meta.mode, meta.mtime.secs, i64::from(meta.mtime.nanos))
+        );
+        assert!(!is_root() || stat.gid() == meta.gid);
+        let before = ctime();
+        // Longer than any clock of a file system ticks.
+        std::thread::sleep(Duration::from_millis(30));
+        let id = bench.dir(1, DirId::ROOT, "d");
+        bench.finish(vec![(id, meta)]).remove(0).expect("finished");
+        assert_eq!(ctime(), before, "it was set again: {meta:?}");
+    }
+}
