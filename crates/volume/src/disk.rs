@@ -18,9 +18,11 @@ use rustix::io::{Errno, Result, retry_on_intr};
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// How something is made last: of a file its bytes, or all that is known of it or of a directory.
+/// How something is made last: of a file its bytes, or all that is known of it or of a directory. `Start`: its
+/// bytes are on their way, and nothing is said of whether they arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
+    Start,
     Bytes,
     All,
 }
@@ -30,10 +32,15 @@ pub(crate) type SyncCall = Box<dyn Fn(BorrowedFd<'_>, Extent) -> Result<()> + Se
 /// The system's call; `ESTALE` where what was synced has no name any more, for nobody finds that again.
 pub(crate) fn sync_call(fd: BorrowedFd<'_>, extent: Extent) -> Result<()> {
     retry_on_intr(|| match extent {
+        // From the beginning to the end, whatever that is. Some file systems have none.
+        Extent::Start => match haul_base::sys::sync_file_range_write(fd, 0, 0) {
+            Err(Errno::SPIPE | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+            started => started,
+        },
         Extent::Bytes => rustix::fs::fdatasync(fd),
         Extent::All => rustix::fs::fsync(fd),
     })?;
-    has_name(fd)
+    if extent == Extent::Start { Ok(()) } else { has_name(fd) }
 }
 
 /// # Errors

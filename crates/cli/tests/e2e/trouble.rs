@@ -669,3 +669,27 @@ fn an_unfit_destination_is_named() {
     run.says("--state").says("there is no such directory at the destination's host; make it first");
     assert_eq!(fs::read_dir(&closed).expect("list").count(), 0);
 }
+
+/// Goal: a file whose early write-back finds no place for its bytes fails, for no sync behind that need say
+/// so, and has no name.
+/// Method: a file system that has its write-back asked for, and a kernel that refuses it once.
+#[test]
+fn write_back_that_fails_fails_the_file() {
+    need!("root");
+    need!("strace");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let _tmpfs = Tmpfs::mount(&sink, "size=64m");
+    fs::write(data.join("f"), vec![7; 24 << 20]).expect("write");
+    fs::write(data.join("small"), "small").expect("write");
+    for error in ["EIO", "ENOSPC"] {
+        let call = format!("sync_file_range:error={error}:when=1");
+        let run = Haul::cp(&["-r"]).args([data.join("").as_path(), &sink]).injected(&[call]).run();
+        let run = run.sane().exits(3);
+        assert!(run.stderr.contains("what was written is not to be trusted"), "{}", run.describe());
+        assert!(!sink.join("f").exists(), "{}", run.describe());
+        assert_eq!(fs::read(sink.join("small")).expect("read"), b"small");
+    }
+    Haul::cp(&["-r"]).args([data.join("").as_path(), &sink]).run().sane().exits(0);
+    assert!(fs::read(sink.join("f")).expect("read") == vec![7; 24 << 20]);
+}

@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::Advice;
+use rustix::io::{Errno, retry_on_intr};
 
 use haul_base::sys;
 
@@ -43,9 +44,16 @@ impl Cache {
     }
 }
 
-/// Starts write-back of a range that was just written. An error is the sync's to find: this is a hint.
-pub(super) fn start_write_back(fd: impl AsFd, offset: u64, len: u64) {
-    let _ = sys::sync_file_range_write(fd, offset, len);
+/// Starts write-back of a range that was just written, where that can be asked for.
+///
+/// # Errors
+/// Bytes have no place to go to. The kernel may give them up then, and tell nobody else: a sync behind it can
+/// be good.
+pub(super) fn start_write_back(fd: impl AsFd, offset: u64, len: u64) -> rustix::io::Result<()> {
+    match retry_on_intr(|| sys::sync_file_range_write(fd.as_fd(), offset, len)) {
+        Err(Errno::SPIPE | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+        started => started,
+    }
 }
 
 /// Drops the clean pages of the file. A hint too.

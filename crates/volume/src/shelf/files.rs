@@ -20,7 +20,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use haul_base::sys;
 use haul_core::volume::FileNo;
 use rustix::io::{Errno, Result, retry_on_intr};
 
@@ -330,7 +329,8 @@ impl Files {
     }
 
     /// Has what was written of a file on its way to media. This may wait for the device's queue, and holds
-    /// nothing meanwhile that others want; an error is the sync's to find, and this takes none away.
+    /// nothing meanwhile that others want, and takes no error from a sync. One that it meets itself may be
+    /// told to nobody else: where no place can be found for the bytes the kernel gives them up.
     pub(super) fn start_write_back(&self, file: FileNo) {
         let Some(entry) = lock(&self.entries).get(&file).cloned() else { return };
         // Of the same open file: what the kernel tells it tells both.
@@ -338,10 +338,14 @@ impl Files {
             let fd = entry.fd.read().unwrap_or_else(PoisonError::into_inner);
             fd.as_ref().map(OwnedFd::try_clone)
         };
-        self.release(entry);
-        if let Some(Ok(fd)) = again {
-            // From the beginning to the end, whatever that is.
-            let _ = sys::sync_file_range_write(fd, 0, 0);
+        self.release(entry.clone());
+        if let Some(Ok(fd)) = again
+            && let Err(errno) = (self.sync)(fd.as_fd(), Extent::Start)
+            && !haul_mutant::removed("volume-write-back-may-fail")
+        {
+            let since = std::mem::take(&mut *lock(&entry.since));
+            lock(&self.failed).insert(file, errno);
+            self.lost.add(file, &since);
         }
     }
 

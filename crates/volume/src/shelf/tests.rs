@@ -529,6 +529,27 @@ fn write_back_is_due_where_much_was_written() {
     assert!(shelf.files.open_now() <= 1);
 }
 
+/// Goal: a file whose write-back could not be started is one whose sync failed, now and in later lives: the
+/// kernel may tell that to nobody else.
+#[test]
+fn write_back_that_fails_is_a_failed_sync() {
+    let (dir, disk) = (tempdir(), failing());
+    let shelf = on(&disk, dir.path(), 512);
+    let (bad, good) = (FileNo(1), FileNo(2));
+    shelf.write(bad, 0, b"a").expect("written");
+    shelf.write(good, 0, b"a").expect("written");
+    disk.fails_next.store(true, Ordering::SeqCst);
+    shelf.start_write_back(bad);
+    shelf.start_write_back(good);
+    assert_eq!(shelf.sync(bad), Err(EIO));
+    assert_eq!(shelf.read(bad, 0, 1), Err(EIO));
+    shelf.sync(good).expect("synced");
+    drop(shelf);
+    let shelf = on(&disk, dir.path(), 512);
+    assert_eq!(shelf.read(bad, 0, 1), Err(EIO), "another life");
+    assert_eq!(shelf.read(good, 0, 1), Ok(b"a".to_vec()));
+}
+
 /// Goal: what was removed by its name, and written and synced since, is not told to last.
 #[test]
 fn what_has_no_name_does_not_last() {

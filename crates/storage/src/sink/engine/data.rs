@@ -461,12 +461,18 @@ impl Sink {
         path.write_back = Some((offset, end));
         let Some(file) = path.buffered.clone() else { return };
         let open = open.clone();
-        self.spawn(&file, "write back", move |_| {
+        self.spawn(&file, "write back", move |sink| {
             let mut path = lock(&open.path);
             let (range, file) = (path.write_back.take(), path.buffered.clone());
+            let syncs = path.syncs.clone();
             drop(path);
-            if let (Some((from, to)), Some(file)) = (range, file) {
-                start_write_back(descriptor(&file), from, to - from);
+            if let (Some((from, to)), Some(file)) = (range, file)
+                && let Err(errno) = start_write_back(descriptor(&file), from, to - from)
+                && !haul_mutant::removed("write-back-may-fail")
+            {
+                let name = sink.tree.path_of(open.parent, &open.temp);
+                // No sync behind it makes that right.
+                let _ = syncs.run(|| Err(unsynced(&name, errno, descriptor(&file), false)));
             }
         });
     }
