@@ -311,6 +311,10 @@ pub struct Extras {
     /// whole.
     pub metadata: bool,
     /// A file or symbolic link with so many names at the source, this one included: others of them may follow
-    /// as hard links. 0: none do.
+    /// as hard links. 0: none do. [`NAMES_LEFT`]: it is announced again.
     pub names: u32,
 }
+
+/// As the number of names of what is announced again: it is another file by now, and no name of the one that
+/// the others are names of.
+pub const NAMES_LEFT: u32 = 1;

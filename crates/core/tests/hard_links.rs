@@ -1,7 +1,9 @@
 //! Further names of files between two ends: what they wait for, what becomes of those that cannot be given,
 //! what is refused and bounded.
 
-use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, NAMES_OPEN_MAX, Name, Nodes, Version};
+use haul_core::entry::{
+    EntryKind, Extras, Fingerprint, Meta, NAMES_LEFT, NAMES_OPEN_MAX, Name, Nodes, Version,
+};
 use haul_core::ids::{DirId, FileId, Generation, Time};
 use haul_core::journal::{Log, Replayed, Resume};
 use haul_core::schedule::Policy;
@@ -438,4 +440,55 @@ fn names_end_as_such() {
     source.handle_message(Message::FileStates(vec![(C, G0, FileState::Unchanged)]));
     let ends = |action: &SourceAction| matches!(action, SourceAction::Finished(SessionEnd::Failed(_)));
     assert!(acts(&mut source).iter().any(ends));
+}
+
+/// Goal: what took the place of a file that has other names is told so, whether it came first or as one of
+/// them, and one that only changed stays what they are names of.
+/// Method: a first name that changed, and a further one that is to come by itself.
+#[test]
+fn sources_tell_that_a_file_is_another() {
+    for another in [false, true] {
+        let mut source = source();
+        source.handle_stream_up(haul_core::ids::StreamId(1));
+        source.handle_entry(entry(A, whole(), 3), Lies::Ask, Time(0));
+        source.handle_name(entry(B, whole(), 0), A, None, Lies::Ask, Time(0));
+        acts(&mut source);
+        source.handle_message(Message::FileStates(vec![(B, G0, FileState::Fresh)]));
+        acts(&mut source);
+        if another {
+            source.handle_done(SourceDone::Another { id: B, generation: G1 }, Time(1));
+            // Of what is not looked at it says nothing.
+            source.handle_done(SourceDone::Another { id: A, generation: G0 }, Time(1));
+        }
+        let looked = (Fingerprint { size: 9, ..Fingerprint::default() }, Meta::default(), Default::default());
+        source.handle_done(SourceDone::Refresh { id: B, generation: G1, result: Ok(looked) }, Time(1));
+        let names = acts(&mut source).into_iter().find_map(|action| match action {
+            SourceAction::Send(Message::Announce(entries)) => Some(entries[0].extras.names),
+            _ => None,
+        });
+        assert_eq!(names, Some(if another { NAMES_LEFT } else { 0 }));
+    }
+}
+
+/// Goal: where a file is announced again as another one, the names that wait are not given it: the next of
+/// them comes by itself, and the rest are names of that; and so on where that one is another as well.
+#[test]
+fn another_file_has_no_names() {
+    let mut bench = Bench::new(true);
+    bench.announce(vec![entry(A, file(), 3), name_of(B, A), name_of(C, A)]);
+    bench.hear(Message::Withdraw { id: A, generation: G0, retry: true, failure: None });
+    bench.announce(vec![Announced { generation: G1, ..entry(A, file(), NAMES_LEFT) }]);
+    assert_eq!(bench.states.iter().filter(|(id, ..)| *id == B).count(), 1, "{:?}", bench.states);
+    assert!(bench.asked.is_empty());
+    bench.comes(A, G1);
+    assert!(bench.asked.is_empty(), "{:?}", bench.asked);
+    bench.announce(vec![Announced { generation: G1, ..entry(B, file(), NAMES_LEFT) }]);
+    bench.comes(B, G1);
+    assert!(bench.asked.is_empty(), "{:?}", bench.asked);
+    bench.announce(vec![Announced { generation: G1, ..entry(C, file(), 0) }]);
+    bench.comes(C, G1);
+    assert!(bench.asked.is_empty(), "{:?}", bench.asked);
+    let ended: Vec<FileId> = bench.ended.iter().map(|(id, ..)| *id).collect();
+    assert_eq!(ended, [B, C], "the first waits for the journal, which nobody writes here");
+    assert_eq!(bench.refused, None);
 }

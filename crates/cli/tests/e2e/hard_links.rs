@@ -75,6 +75,36 @@ fn rsync_would(source: &Path, copy: &Path) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// Goal: where another file takes the place of one with other names while that is read, it has its own content
+/// and none of the names, which are names of what they were.
+/// Method: the first of three is renamed over while it comes, which takes a while, as editors do.
+#[test]
+fn what_takes_the_place_of_a_name_is_no_name() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        let names = ["a", "b", "c"].map(|name| data.join(name));
+        fs::write(&names[0], vec![1; 12 << 20]).expect("write");
+        names[1..].iter().for_each(|name| link(&names[0], name));
+        fs::write(data.join("new"), vec![2; 12 << 20]).expect("write");
+        let sources = [&names[0], &names[1], &names[2]];
+        let mut run = way.cp(&["-aH", "--rate", "8MiB/s"], &sources, &sink).start();
+        let begun = run.until(|_| {
+            let mut entries = fs::read_dir(&sink).expect("read a directory").flatten();
+            entries.any(|entry| entry.metadata().is_ok_and(|stat| stat.is_file() && stat.size() > 1 << 20))
+        });
+        assert!(begun, "{}: it comes", way.name());
+        fs::rename(data.join("new"), &names[0]).expect("rename");
+        run.wait().sane().exits(0);
+        for name in names {
+            let copy = sink.join(name.file_name().expect("a name"));
+            assert!(fs::read(&copy).expect("read") == fs::read(&name).expect("read"), "{}", copy.display());
+        }
+        assert_eq!(sets(&sink), [[PathBuf::from("b"), PathBuf::from("c")]], "{}", way.name());
+        assert_no_debris(&sink);
+    }
+}
+
 /// Goal: names of one file are names of one file at the destination, in whichever directories they lie, and
 /// its data moves once; rsync would change nothing, and neither does a second run. Without -H each name is a
 /// file, and they are counted.

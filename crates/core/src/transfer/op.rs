@@ -162,6 +162,12 @@ pub enum SourceDone {
         generation: Generation,
         values: Values,
     },
+    /// The completion of no operation: a file of which a new fingerprint is being taken is not the one that
+    /// the walk found, or has no other name any more. It is told before that.
+    Another {
+        id: FileId,
+        generation: Generation,
+    },
     /// The completion of no operation: the place that the source lies at cannot be reached any more, after
     /// all that was tried. It is told before the operations that met it fail.
     Gone {

@@ -218,7 +218,7 @@ fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<Extras, Wire
             let names = value.u32(what)?;
             value.finish(what)?;
             let may = !matches!(entry, EntryKind::Dir { .. } | EntryKind::HardLink { .. });
-            if !required || !may || names < 2 || known.names > 0 {
+            if !required || !may || names == 0 || known.names > 0 {
                 return Err(WireError::BadValue { what, value: names.into() });
             }
             known.names = names;

@@ -389,6 +389,12 @@ impl Reader {
         if !seen.is_file() {
             return Err(self.own(wire::FailureKind::Changed, "stat", id, "is no regular file any more"));
         }
+        // A number may be given to another file when the last name of the one that had it is gone.
+        let is_another = seen.stamp.ino != view.stamp.ino || seen.links < 2;
+        if self.tree.keeps_hard_links() && is_another {
+            let done = SourceDone::Another { id, generation };
+            (self.shared.post)(SourceCompletion { done, buffer: None });
+        }
         let settle = self.tree.settle(view.place, &seen);
         let values = self.storage(|| {
             let dir = self.tree.dir_fd(view.place)?;

@@ -12,7 +12,7 @@ use super::file::{EarlyTemporary, File, Mark, Marks, SinkPhase};
 use super::{Link, Sink, SinkAction};
 use crate::change::Change;
 use crate::digest::SubtreeSet;
-use crate::entry::{DEPTH_MAX, EntryKind, Nodes, Part};
+use crate::entry::{DEPTH_MAX, EntryKind, NAMES_LEFT, Nodes, Part};
 use crate::ids::{DirId, FileId, Generation, SHARDS_MAX};
 use crate::job::kept::Kept;
 use crate::job::naming::Naming;
@@ -143,7 +143,10 @@ impl Sink {
                 // The directory stays held.
                 self.links.remove(&id);
             }
-            if extras.names > 0 && !again && !apart {
+            if extras.names == NAMES_LEFT && (again || apart) {
+                // Those that wait are names of what was there before.
+                self.first_ended(id, false);
+            } else if extras.names > NAMES_LEFT && !again && !apart {
                 let is_link = !is_file;
                 if let Err(text) = self.expect_names(id, (parent, &name), (extras.names, is_link)) {
                     return self.violation(text);

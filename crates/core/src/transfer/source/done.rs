@@ -125,6 +125,11 @@ impl Source {
                     self.metadata.set_anew(id, values);
                 }
             }
+            SourceDone::Another { id, generation } => {
+                if self.is_in(id, generation, SourcePhase::Refreshing) {
+                    self.leave_names(id);
+                }
+            }
             SourceDone::Refresh { id, generation, result } => {
                 if !self.is_in(id, generation, SourcePhase::Refreshing) {
                     return;

@@ -3,11 +3,12 @@
 //! In: names that the walk found, with what was announced before; what the sink makes of them. Out:
 //! announcements; those that are to be entries of their own, announced once more as such.
 //! Invariants: nothing of such a name is read or sent unless the sink says that it cannot be a name of the
-//! file; the end is not told while it may still say so.
+//! file; the end is not told while it may still say so; a file that took the place of one with other names
+//! has none of them.
 //! Left out: which names belong together (the walk).
 
 use super::{Lies, Source, SourceAction};
-use crate::entry::{EntryKind, Extras};
+use crate::entry::{EntryKind, Extras, NAMES_LEFT};
 use crate::ids::{FileId, Generation, Time};
 use crate::metadata::Values;
 use crate::transfer::op::SourceOp;
@@ -43,6 +44,16 @@ impl Source {
         self.joins += 1;
         self.links.insert(entry.id, Some(Box::new(Joins { to, entry, values, lies, not_before })));
         self.push_announcement(announced);
+    }
+
+    /// It is not the file any more of which the walk found other names. From here on it is announced so.
+    pub(super) fn leave_names(&mut self, id: FileId) {
+        if haul_mutant::removed("another-file-has-no-names") {
+            return;
+        }
+        if let Some(file) = self.files.get_mut(&id).filter(|_| self.config.agreed.hard_links) {
+            file.extras.names = NAMES_LEFT;
+        }
     }
 
     pub(super) fn is_name(&self, id: FileId) -> bool {

@@ -115,7 +115,8 @@ fn modes_are_whole() {
     }
 }
 
-/// Goal: a file has the owner that it is to have, also where the file system gave it another when it was made.
+/// Goal: a file has the owner that it is to have, also where the file system gave it another when it was
+/// made.
 /// Method: a directory that hands on its group, and ids that are this process's and others'.
 #[test]
 fn owners_are_the_sources() {
