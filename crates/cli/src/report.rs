@@ -38,7 +38,7 @@ pub mod probe;
 use human::Manner;
 use json::Events;
 use list::List;
-use lists::{Files, Lists, ToLists};
+use lists::{Files, How, Lists, ToLists};
 
 /// Most events that wait for the screen, and for the lists.
 const SCREEN_QUEUE_MAX: usize = 16_384;
@@ -97,8 +97,7 @@ pub struct Reporter {
     lists: Option<SyncSender<ToLists>>,
     /// The lists know that the two ends agreed.
     lists_began: AtomicBool,
-    /// The list of a dry run is what was asked for: nothing moves that a slow reader could hold up.
-    waits: bool,
+    dry_run: bool,
     dropped: AtomicU64,
     threads: Mutex<Option<Threads>>,
 }
@@ -131,9 +130,9 @@ impl Reporter {
         page.start(request, now());
         let screen_thread = spawn("screen", move || page.run(&receiver))?;
         let threads = Mutex::new(Some(Threads { screen: screen_thread, lists: lists_thread }));
-        let waits = settings.manner.dry_run;
+        let dry_run = settings.manner.dry_run;
         let (lists_began, dropped) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Arc::new(Reporter { screen, lists, lists_began, waits, dropped, threads }))
+        Ok(Arc::new(Reporter { screen, lists, lists_began, dry_run, dropped, threads }))
     }
 
     /// A line for people that is not the engine's.
@@ -155,10 +154,8 @@ impl Reporter {
         let Some(Threads { screen, lists }) = threads else { return exit_code(&summary, interrupted_code) };
         let keep = matches!(summary.status, Status::Complete | Status::Partial);
         if let Some(sender) = &self.lists {
-            let has_failed = summary.status == Status::Failed;
-            let failed = summary.error.as_ref().filter(|_| has_failed);
-            let failed = failed.map(|error| (error.errno().unwrap_or(0), error.text.clone()));
-            let _ = sender.send(ToLists::End { keep, usage: has_failed && summary.usage, failed });
+            let usage = summary.status == Status::Failed && summary.usage;
+            let _ = sender.send(ToLists::End { keep, usage, how: self.how(&summary) });
         }
         let lists = lists.and_then(|thread| thread.join().ok()).unwrap_or_default();
         let mut exit_code = exit_code(&summary, interrupted_code);
@@ -171,6 +168,22 @@ impl Reporter {
         screen.join().ok().flatten().unwrap_or(exit_code)
     }
 
+    /// What the list of failures is worth.
+    fn how(&self, summary: &Summary) -> How {
+        match (summary.status, &summary.error) {
+            (Status::Complete | Status::Partial, _) if self.dry_run => {
+                How::Short(0, "it was a dry run, which copies nothing".into())
+            }
+            (Status::Complete | Status::Partial, _) => How::Whole(summary.failed),
+            (Status::Interrupted, _) if haul_mutant::removed("stopped-lists-are-not-whole") => {
+                How::Whole(summary.failed)
+            }
+            (Status::Interrupted, _) => How::Short(0, "it was stopped".into()),
+            (Status::Failed, Some(error)) => How::Short(error.errno().unwrap_or(0), error.text.clone()),
+            (Status::Failed, None) => How::Short(0, "it failed".into()),
+        }
+    }
+
     fn post(&self, message: ToScreen) {
         let countable =
             !matches!(message, ToScreen::Event(Event::Progress(_) | Event::Waiting(_) | Event::Targets(_)));
@@ -179,9 +192,11 @@ impl Reporter {
         if !countable {
             return;
         }
-        // Of a reader that did not come back once, no more is expected until it takes something.
+        // The list of a dry run is what was asked for: nothing moves that a slow reader could hold up. Of one
+        // that did not come back once, no more is expected until it takes something.
         let begun = Instant::now();
-        while self.waits && self.dropped.load(Ordering::Relaxed) == 0 && begun.elapsed() < READER_WAITS_MAX {
+        while self.dry_run && self.dropped.load(Ordering::Relaxed) == 0 && begun.elapsed() < READER_WAITS_MAX
+        {
             let TrySendError::Full(message) = refused else { break };
             thread::sleep(READER_LOOK);
             match self.screen.try_send(message) {

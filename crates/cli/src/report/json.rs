@@ -65,8 +65,8 @@ impl<'a> Failure<'a> {
     }
 }
 
-/// The last line of `--failures FILE` where the run ended as a whole and its cause is in none before: not all
-/// that was not copied has a line.
+/// The last line of `--failures FILE`: of a run that tried all there is, and named each that failed; or of one
+/// that ended as a whole and whose cause is in no line before: not all that was not copied has one then.
 #[derive(Serialize)]
 pub struct Ended<'a> {
     stage: &'static str,
@@ -76,7 +76,11 @@ pub struct Ended<'a> {
 }
 
 impl<'a> Ended<'a> {
-    pub fn new(errno: i32, text: &'a str) -> Ended<'a> {
+    pub fn whole() -> Ended<'static> {
+        Ended { stage: "run", errno: 0, text: "all was tried", whole: true }
+    }
+
+    pub fn short(errno: i32, text: &'a str) -> Ended<'a> {
         Ended { stage: "run", errno, text, whole: false }
     }
 }

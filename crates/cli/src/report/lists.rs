@@ -3,7 +3,8 @@
 //! In: digests, entries that failed, how the run ended. Out: the manifest, whole or not at all
 //! ([`crate::manifest`]); and the list of failures, which is this run's from the moment on that its two ends
 //! agreed, and then grows line by line, so that a run that is killed leaves what it knew.
-//! Invariant: a command that makes no sense (exit 2) changes neither.
+//! Invariants: a command that makes no sense (exit 2) changes neither. A list of failures says that it is
+//! whole, in its last line, only of a run that tried all there is and named each that failed.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -41,13 +42,20 @@ pub(super) enum ToLists {
         root: [u8; 32],
         bytes: Option<u64>,
     },
-    /// `keep`: the manifest is to get its name. `usage`: nothing was done. `failed`: number and words of what
-    /// ended the run as a whole.
+    /// `keep`: the manifest is to get its name. `usage`: nothing was done.
     End {
         keep: bool,
         usage: bool,
-        failed: Option<(i32, String)>,
+        how: How,
     },
+}
+
+/// What a list of failures is worth.
+pub(super) enum How {
+    /// All was tried, and so many entries failed.
+    Whole(u64),
+    /// Not all was, for what this number and these words say.
+    Short(i32, String),
 }
 
 /// The plain files, or what will be one, that the lists of these settings are written to.
@@ -75,6 +83,8 @@ struct Failures {
     begun: bool,
     /// The words of the last line.
     last: String,
+    /// Entries that have a line.
+    lines: u64,
 }
 
 impl Failures {
@@ -89,6 +99,7 @@ impl Failures {
             temporary,
             begun: false,
             last: String::new(),
+            lines: 0,
         })
     }
 
@@ -109,18 +120,26 @@ impl Failures {
         !self.last.is_empty() && (self.last.contains(cause) || cause.contains(&self.last))
     }
 
-    /// Of a run that did nothing nothing is left. What ended one as a whole, a full disk say, stands in the
-    /// last line, if it is not what each entry that was left is named with.
-    fn finish(&mut self, usage: bool, failed: Option<(i32, String)>) -> io::Result<()> {
+    /// Of a run that did nothing nothing is left. Of one that tried all the last line says so. What ended one
+    /// as a whole, a full disk say, stands in the last line, if it is not what each entry that was left is
+    /// named with. `None`: nobody knows how it ended.
+    fn finish(&mut self, usage: bool, how: Option<How>) -> io::Result<()> {
         if usage && !self.begun {
             self.temporary = None;
             return Ok(());
         }
         self.begin()?;
-        if let Some((errno, text)) = failed.filter(|(_, text)| !usage && !self.is_told(text))
-            && !haul_mutant::removed("lists-of-failures-say-how-it-ended")
-        {
-            self.add(&json::Ended::new(errno, &text), text.clone())?;
+        let ended = match &how {
+            Some(How::Whole(failed)) if *failed <= self.lines => Some(json::Ended::whole()),
+            Some(How::Whole(_)) => Some(json::Ended::short(0, "entries failed that have no line here")),
+            Some(How::Short(..)) if haul_mutant::removed("lists-of-failures-say-how-it-ended") => None,
+            Some(How::Short(errno, text)) if !usage && !self.is_told(text) => {
+                Some(json::Ended::short(*errno, text))
+            }
+            Some(How::Short(..)) | None => None,
+        };
+        if let Some(ended) = ended {
+            self.add(&ended, String::new())?;
         }
         self.out.flush()?;
         if self.is_file { self.out.get_ref().sync_data() } else { Ok(()) }
@@ -189,7 +208,7 @@ impl Files {
     }
 
     pub(super) fn run(mut self, receiver: &Receiver<ToLists>) -> Lists {
-        let (mut keep, mut usage, mut cause) = (false, false, None);
+        let (mut keep, mut usage, mut how) = (false, false, None);
         loop {
             let message = match receiver.try_recv() {
                 Ok(message) => message,
@@ -205,16 +224,19 @@ impl Files {
                 ToLists::Begin => self.failures_do(Failures::begin),
                 ToLists::Failed { path, stage, errno, text } => {
                     let line = json::Failure::new(&path, stage, errno, &text);
-                    self.failures_do(|failures| failures.add(&line, text.clone()));
+                    self.failures_do(|failures| {
+                        failures.lines += 1;
+                        failures.add(&line, text.clone())
+                    });
                 }
                 ToLists::Digest { path, root, bytes } => self.digest(&path, &root, bytes),
-                ToLists::End { keep: wanted, usage: senseless, failed } => {
-                    (keep, usage, cause) = (wanted, senseless, failed);
+                ToLists::End { keep: wanted, usage: senseless, how: ended } => {
+                    (keep, usage, how) = (wanted, senseless, Some(ended));
                     break;
                 }
             }
         }
-        self.failures_do(|failures| failures.finish(usage, cause));
+        self.failures_do(|failures| failures.finish(usage, how));
         match self.manifest.take() {
             Some((path, manifest)) if keep => match manifest.finish() {
                 Ok(counts) => {

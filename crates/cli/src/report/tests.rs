@@ -43,6 +43,9 @@ impl Write for Sheet {
     }
 }
 
+/// The last line of a list of failures of a run that tried all there is.
+const WHOLE: &str = "{\"stage\":\"run\",\"errno\":0,\"text\":\"all was tried\",\"whole\":true}\n";
+
 fn no_list() -> List<Sheet> {
     List::new(None, Manner::default())
 }
@@ -582,7 +585,32 @@ fn lists_lose_nothing() {
     assert_eq!(std::fs::read_to_string(&manifest).unwrap().lines().count(), 4 * each);
     let failed = std::fs::read_to_string(&failures).unwrap();
     let line = r#"{"path":"x�","path_b64":"eP8=","stage":"open","errno":13,"text":"Permission denied"}"#;
-    assert_eq!(failed, format!("{line}\n").repeat(3));
+    assert_eq!(failed, format!("{}{WHOLE}", format!("{line}\n").repeat(3)));
+}
+
+/// Goal: a list says that it is whole only if all was tried, and each entry that failed has a line.
+#[test]
+fn lists_say_whether_they_are_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("failures");
+    let told = |status, failed, dry_run| {
+        let manner = Manner { dry_run, ..Manner::default() };
+        let settings = Settings { quiet: true, failures: Some(list.clone()), manner, ..Settings::default() };
+        let reporter = Reporter::start(&settings, &request()).unwrap();
+        reporter.event(not_opened(b"x", "Permission denied".into()));
+        reporter.finish(Summary { status, failed, ..Summary::default() }, 143);
+        std::fs::read_to_string(&list).unwrap().lines().nth(1).unwrap().to_owned() + "\n"
+    };
+    assert_eq!(told(Status::Partial, 1, false), WHOLE);
+    for (status, failed, dry_run, why) in [
+        (Status::Partial, 2, false, "have no line"),
+        (Status::Partial, 1, true, "a dry run"),
+        (Status::Interrupted, 1, false, "it was stopped"),
+        (Status::Failed, 1, false, "it failed"),
+    ] {
+        let line = told(status, failed, dry_run);
+        assert!(line.contains(why) && line.contains("\"whole\":false"), "{line}");
+    }
 }
 
 /// Goal: the summary counts what went into each manifest, and only when it got its name.
@@ -594,7 +622,7 @@ fn manifest_is_counted_when_kept() {
         let (sender, receiver) = sync_channel(3);
         sender.send(ToLists::Digest { path: b"a".to_vec(), root: [1; 32], bytes: None }).unwrap();
         sender.send(ToLists::Digest { path: b"\xff".to_vec(), root: [1; 32], bytes: None }).unwrap();
-        sender.send(ToLists::End { keep, usage: false, failed: None }).unwrap();
+        sender.send(ToLists::End { keep, usage: false, how: How::Whole(0) }).unwrap();
         let lists = Files::open(&settings).unwrap().unwrap().run(&receiver);
         assert_eq!((lists.manifest, lists.errors), (counts, Vec::new()));
     }
@@ -672,7 +700,8 @@ fn failures_stand_in_their_list_at_once() {
         await_list(lines);
     }
     assert_eq!(reporter.finish(Summary { status: Status::Interrupted, ..Summary::default() }, 130), 130);
-    assert_eq!(read().lines().count(), 3);
+    let stopped = "{\"stage\":\"run\",\"errno\":0,\"text\":\"it was stopped\",\"whole\":false}\n";
+    assert!(read().lines().count() == 4 && read().ends_with(stopped), "{}", read());
     // What ended the run as a whole is the last line, but where entries were named with it.
     let cause = "no room; 3 MB are still to be written";
     let failed = || Summary { error: Some(broken(cause)), ..Summary::default() };
@@ -689,7 +718,7 @@ fn failures_stand_in_their_list_at_once() {
     // One that ends before its ends agreed has no failures.
     let reporter = Reporter::start(&settings, &request()).unwrap();
     assert_eq!(reporter.finish(Summary::default(), 130), 1);
-    assert_eq!(read(), "");
+    assert_eq!(read(), "{\"stage\":\"run\",\"errno\":0,\"text\":\"it failed\",\"whole\":false}\n");
 }
 
 /// Goal: lists that would spoil each other, or what is the user's, are refused before anything is written.

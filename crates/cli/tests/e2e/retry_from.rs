@@ -4,10 +4,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use rustix::process::Signal;
+
 use crate::support::compare::{ALL, assert_no_debris, assert_same};
 use crate::support::run::Haul;
 use crate::support::way::{Way, contents};
-use crate::support::{Room, set_mode};
+use crate::support::{Room, set_mode, tree};
+
+/// The last line of a list of a run that tried all there is.
+const END: &str = "{\"stage\":\"run\",\"errno\":0,\"text\":\"all was tried\",\"whole\":true}\n";
 
 /// A tree, and a destination where directories stand at the names of two of its files.
 fn half_way(room: &Room) {
@@ -17,6 +22,11 @@ fn half_way(room: &Room) {
     for file in ["data/b/c", "data/e/f/g"] {
         room.dir(&format!("sink/{file}"));
     }
+}
+
+/// A list of these names.
+fn listing(names: &[&str]) -> String {
+    names.iter().map(|name| format!("{{\"path\":\"{name}\"}}\n")).collect::<String>() + END
 }
 
 fn option(name: &str, list: &Path) -> String {
@@ -37,14 +47,14 @@ fn what_failed_is_copied_alone() {
             way.cp(&options, &[room.at("data")], &sink).run().sane()
         };
         copy(&[&option("failures", &list)]).exits(3);
-        assert_eq!(fs::read_to_string(&list).expect("a list").lines().count(), 2);
+        assert_eq!(fs::read_to_string(&list).expect("a list").lines().count(), 3);
         for stands in ["data/b/c", "data/e/f/g"] {
             fs::remove_dir(sink.join(stands)).expect("rmdir");
         }
         fs::remove_file(sink.join("data/a")).expect("rm");
         let ended = copy(&[&option("retry-from", &list), &option("failures", &list)]).exits(0).summary();
         assert_eq!((ended.number("files"), ended.number("unchanged")), (2, 0), "{}", way.name());
-        assert_eq!(fs::read_to_string(&list).expect("a list"), "");
+        assert_eq!(fs::read_to_string(&list).expect("a list"), END);
         assert!(!sink.join("data/a").exists(), "it had not failed");
         assert_eq!(fs::read(sink.join("data/e/f/g")).expect("read"), b"e/f/g");
         // A list of nothing is nothing to do.
@@ -54,7 +64,7 @@ fn what_failed_is_copied_alone() {
         assert_same(&room.at("data"), &sink.join("data"), ALL);
         // Contents, whose paths have no directory of the source in them.
         let inner = room.dir("inner");
-        let list = room.file("list", "{\"path\":\"e/f\"}\n{\"path\":\"b/d\"}\n");
+        let list = room.file("list", listing(&["e/f", "b/d"]));
         let words = ["-r", &option("retry-from", &list)];
         way.cp(&words, &[contents(&room.at("data"))], &inner).run().sane().exits(0);
         assert!(inner.join("e/f/h").exists() && inner.join("b/d").exists());
@@ -79,12 +89,8 @@ fn the_root_and_special_files_are_tried_again() {
         set_mode(&data, 0o711);
         set_mode(&data.join("d"), 0o710);
         let mode = |path: &Path| fs::symlink_metadata(path).expect("stat").mode() & 0o7777;
-        for (list, pipes) in [
-            ("{\"path\":\".\"}\n", false),
-            ("{\"path\":\".\"}\n{\"path\":\"d/pipe\"}\n", true),
-            ("{\"path\":\"d/pipe\"}\n", true),
-        ] {
-            let (list, sink) = (room.file("list", list), room.dir("sink"));
+        for (list, pipes) in [(&["."][..], false), (&[".", "d/pipe"], true), (&["d/pipe"], true)] {
+            let (list, sink) = (room.file("list", listing(list)), room.dir("sink"));
             set_mode(&sink, 0o700);
             let words = ["-a", &option("retry-from", &list)];
             let ended = way.cp(&words, &[contents(&data)], &sink).run().sane().exits(0).summary();
@@ -108,8 +114,7 @@ fn what_is_gone_is_told() {
         let room = Room::new();
         half_way(&room);
         let sink = room.dir("sink2");
-        let list = room
-            .file("list", "{\"path\":\"data/b/gone\"}\n{\"path\":\"data/no/such\"}\n{\"path\":\"data/a\"}\n");
+        let list = room.file("list", listing(&["data/b/gone", "data/no/such", "data/a"]));
         let words = ["-r", &option("retry-from", &list)];
         let ended = way.cp(&words, &[room.at("data")], &sink).run().sane().exits(4);
         let summary = ended.says("data/b/gone").says("data/no/such").says("not there any more").summary();
@@ -129,7 +134,11 @@ fn lists_that_are_not_whole_are_refused() {
             "before all was tried (no space)",
         ),
         ("data/a\n", "line 1 is none of a list"),
-        ("{\"path\":\"data/../../a\"}\n", "no path at the destination"),
+        (&listing(&["data/../../a"]), "no path at the destination"),
+        // Of a haul that wrote no end, of a run that was killed, and of two runs.
+        ("", "its end is missing"),
+        ("{\"path\":\"data/a\"}\n", "its end is missing"),
+        (&listing(&["data/a"]).repeat(2), "line 3 stands behind the end of the list of one run"),
     ] {
         let list = room.file("list", text);
         let sink = room.at("new");
@@ -144,4 +153,29 @@ fn lists_that_are_not_whole_are_refused() {
         .sane()
         .exits(2)
         .says("No such file");
+}
+
+/// Goal: the list of a run that was stopped or killed does not name all that was not copied, and is refused.
+/// Method: each in the middle of a large file, with one entry that fails; then the command itself.
+#[test]
+fn lists_of_runs_without_an_end_are_refused() {
+    for (signal, why) in [(Signal::TERM, "(it was stopped)"), (Signal::KILL, "its end is missing")] {
+        let room = Room::new();
+        let (data, sink, list) = (room.dir("data"), room.dir("sink"), room.at("list"));
+        room.file("data/clash", "x");
+        room.dir("sink/clash");
+        tree::plain(&data, 2, 0, 32 << 20);
+        let copy = |more: &[&str]| Haul::cp(["-r"]).args(more).args([contents(&data)]).args([&sink]);
+        let mut run = copy(&["--rate=4MB/s", &option("failures", &list)]).start();
+        let begun = || fs::read_to_string(&list).is_ok_and(|told| told.contains("clash"));
+        assert!(run.until(|_| begun()), "it was over too early: {}", run.stderr());
+        run.signal(signal);
+        let ended = run.wait();
+        assert_eq!(ended.was_killed(), signal == Signal::KILL, "{}", ended.describe());
+        let again = copy(&[&option("retry-from", &list)]).run().sane().exits(2);
+        again.says(why).says("run the same command without --retry-from");
+        fs::remove_dir(sink.join("clash")).expect("rmdir");
+        copy(&[]).run().sane().exits(0);
+        assert_same(&data, &sink, ALL);
+    }
 }
