@@ -178,8 +178,9 @@ pub struct Options {
     /// came with the copy is never followed, nor one that leads through such a one.
     pub keep_dirlinks: bool,
     /// These entries alone, by their paths at the destination, with all that is below them; each that is not
-    /// there any more fails as vanished. `None`: all. At most [`ONLY_LEN_MAX`] bytes where the source is at
-    /// another host.
+    /// there any more fails as vanished. With `hard_links` a file of which other names are not among them is
+    /// copied and fails, for it may be parted. `None`: all. At most [`ONLY_LEN_MAX`] bytes where the source is
+    /// at another host.
     pub only: Option<Vec<PathBytes>>,
     /// Most payload bytes in memory at each end, two objects at least; `None`: chosen from RAM and the
     /// cgroup's limit.

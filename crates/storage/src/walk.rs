@@ -280,7 +280,10 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 }
             }
         }
-        only.iter().for_each(|only| self.tell_missing(only));
+        if let Some(only) = &only {
+            self.tell_missing(only);
+            self.tell_parted();
+        }
         if !self.out.cancelled() {
             self.out.push(WalkItem::End(self.totals));
         }

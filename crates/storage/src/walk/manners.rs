@@ -3,7 +3,8 @@
 //!
 //! In: directories and links as they were seen. Out: whether the walk goes on there, and what is told if not.
 //! What must hold: a directory of another file system is not opened where these are not entered; no directory
-//! is entered below itself where links are followed; of what was wanted by name each is met or told.
+//! is entered below itself where links are followed; of what was wanted by name each is met or told, and so
+//! is each file of which some names alone were.
 
 use std::os::fd::OwnedFd;
 
@@ -146,6 +147,21 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 Wanted::All => self.tell_gone(name.as_bytes().to_vec()),
                 Wanted::Nothing => {}
             }
+        }
+    }
+
+    /// Of files with several names of which some alone are wanted nobody can say here whether those are names
+    /// of what stands at the destination.
+    pub(super) fn tell_parted(&mut self) {
+        let parted = self.names.parted().into_iter();
+        let parted: Vec<_> = parted.map(|(path, left, links)| (path.to_vec(), left, links)).collect();
+        for (path, left, links) in parted {
+            let cause = format!(
+                "a hard link that may not be kept: {left} of the {links} names of its file are not among the entries to copy, and it \
+                 may be a file of its own now; a copy of all of the source joins them again"
+            );
+            let failure = own_failure(FailureKind::Walk, "link", &path, &cause);
+            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
         }
     }
 

@@ -33,6 +33,8 @@ struct First {
     id: FileId,
     size: u64,
     mtime: Timestamp,
+    /// Names that it has.
+    links: u32,
     /// Names that were not found yet.
     left: u32,
     path: Arc<[u8]>,
@@ -69,8 +71,17 @@ impl Names {
         }
         self.cost += cost;
         let names = u32::try_from(seen.links).unwrap_or(u32::MAX).max(2);
-        self.firsts.insert(key, First { id, size, mtime, left: names - 1, path: path.into() });
+        self.firsts.insert(key, First { id, size, mtime, links: names, left: names - 1, path: path.into() });
         Of::First(names)
+    }
+
+    /// Of each file of which names were not found: the path of the first that was, how many were not, and how
+    /// many there are. By path.
+    pub(super) fn parted(&self) -> Vec<(&[u8], u32, u32)> {
+        let mut parted: Vec<_> =
+            self.firsts.values().map(|first| (&*first.path, first.left, first.links)).collect();
+        parted.sort_unstable();
+        parted
     }
 
     fn forget(&mut self, key: (u64, u64)) {
@@ -109,9 +120,11 @@ mod tests {
             );
         }
         assert_eq!((names.firsts.len(), names.cost), (0, 0));
+        assert_eq!(names.parted(), []);
         assert_eq!(names.find(&seen(7, 3, 5), FileId(4), b"c"), Of::First(3));
         assert_eq!(names.find(&seen(7, 3, 6), FileId(5), b"e"), Of::First(3), "it is another file by now");
         assert_eq!(names.find(&seen(8, 2, 6), FileId(6), b"f"), Of::First(2));
+        assert_eq!(names.parted(), [(&b"e"[..], 2, 3), (b"f", 1, 2)]);
     }
 
     /// Goal: what is remembered has a bound, and what comes beyond it is told.
