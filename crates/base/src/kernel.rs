@@ -19,6 +19,16 @@ pub fn fits(system: &str, release: &str, who: &str) -> Result<(), String> {
     Err(format!("{who} Linux {release}, and haul needs Linux {first}.{second} or newer"))
 }
 
+/// What the mode of a new file is cut by. It can only be asked by being set, for a moment; the kernel tells
+/// it without that.
+pub fn umask() -> u32 {
+    let status = std::fs::read("/proc/self/status").unwrap_or_default();
+    let text = String::from_utf8_lossy(&status);
+    let told = text.lines().find_map(|line| line.strip_prefix("Umask:"));
+    // Where it is not told nobody else gets anything.
+    told.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o077) & 0o777
+}
+
 /// The first two numbers of a release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);

@@ -17,6 +17,7 @@ pub mod ctl;
 pub mod dd;
 pub mod far;
 pub mod forms;
+pub mod given;
 pub mod globus;
 pub mod hidden;
 pub mod network;
@@ -107,6 +108,9 @@ pub struct Cp {
     /// by number. Users and groups in ACLs are kept by number.
     #[arg(long, overrides_with = "numeric_ids")]
     pub numeric_ids: bool,
+
+    #[command(flatten)]
+    pub given: given::Given,
 
     /// Like --devices --specials: devices, FIFOs and sockets as such (with -a where that is possible)
     ///

@@ -5,10 +5,11 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 44] = [
+const TYPED: [(&str, &str); 47] = [
     ("acls", "-A"),
     ("archive", "-a"),
     ("changed", "--changed"),
+    ("chmod", "--chmod"),
     ("copy_dirlinks", "-k"),
     ("copy_links", "-L"),
     ("copy_unsafe_links", "--copy-unsafe-links"),
@@ -17,6 +18,7 @@ const TYPED: [(&str, &str); 44] = [
     ("dial", "--dial"),
     ("digest", "--digest"),
     ("force", "--force"),
+    ("groupmap", "--groupmap"),
     ("hard_links", "-H"),
     ("in_place", "--in-place"),
     ("keep_dirlinks", "-K"),
@@ -48,6 +50,7 @@ const TYPED: [(&str, &str); 44] = [
     ("streams", "--streams"),
     ("to", "--to"),
     ("update", "--update"),
+    ("usermap", "--usermap"),
     ("via", "--via"),
     ("xattrs", "-X"),
 ];

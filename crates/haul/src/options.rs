@@ -25,6 +25,8 @@ pub use haul_transport::path::Start;
 pub use haul_transport::tcp::CONTROL_LEN_MAX;
 
 use crate::error::Error;
+pub use crate::modes::Chmod;
+pub use crate::owner_map::OwnerMap;
 use crate::passport::Direction;
 
 /// Length of objects where none is asked for, bytes.
@@ -141,6 +143,14 @@ pub struct Options {
     /// Keep owners and groups by number, whatever they are called: else by name, where the destination's host
     /// knows it.
     pub numeric_ids: bool,
+    /// Give files and directories at the destination other modes than they have at the source: these, made of
+    /// them. Not together with `acls`.
+    pub chmod: Option<Chmod>,
+    /// With `archive`: users at the destination in the place of those at the source. Not where an end is a
+    /// server; where it depends on names, not together with `numeric_ids`.
+    pub usermap: Option<OwnerMap>,
+    /// The same of groups.
+    pub groupmap: Option<OwnerMap>,
     /// Keep devices, and FIFOs and sockets (`specials`): as such, and nothing of what they give. `archive`
     /// keeps them, too, where that is possible; what was asked for here and cannot be made fails.
     pub devices: bool,
@@ -278,6 +288,9 @@ impl Default for Options {
             acls: false,
             hard_links: false,
             numeric_ids: false,
+            chmod: None,
+            usermap: None,
+            groupmap: None,
             devices: false,
             specials: false,
             no_devices: false,
@@ -366,6 +379,12 @@ impl Options {
         !plain || self.only.is_some()
     }
 
+    /// What entries get at the destination in the place of what they have at the source.
+    pub(crate) fn given(&self) -> Given {
+        let Options { numeric_ids, ref chmod, ref usermap, ref groupmap, .. } = *self;
+        Given { numeric_ids, chmod: chmod.clone(), users: usermap.clone(), groups: groupmap.clone() }
+    }
+
     /// FIFOs, sockets and devices that are kept, and those of them that were asked for by name.
     pub(crate) fn nodes(&self) -> KeptNodes {
         let asked = Nodes { specials: self.specials, devices: self.devices };
@@ -403,6 +422,7 @@ impl Options {
         self.check_range()?;
         self.check_in_place()?;
         self.check_links()?;
+        self.check_given()?;
         if self.resume == Resume::Trust && self.manifest && !haul_mutant::removed("trust-makes-no-manifest") {
             return Err(
                 "a manifest holds hashes of what was read, and `resume=trust` leaves parts of files unread; \
@@ -517,6 +537,28 @@ impl Options {
         Ok(())
     }
 
+    fn check_given(&self) -> Result<(), &'static str> {
+        if self.chmod.is_some() && self.acls {
+            return Err(
+                "`chmod` changes modes, and an access control list, which `acls` keeps, says what its mode is: leave one of them out",
+            );
+        }
+        let maps = self.usermap.is_some() || self.groupmap.is_some();
+        if maps && !self.archive {
+            return Err(
+                "`usermap` and `groupmap` say whom files belong to, and without `archive` they belong to whoever writes them: give that, \
+                        too",
+            );
+        }
+        if maps && self.numeric_ids && self.given().needs_names() {
+            return Err(
+                "with `numeric_ids` nobody has a name at the source, and `usermap` or `groupmap` has names or patterns of names before \
+                        a colon: write numbers there, or leave one of them out",
+            );
+        }
+        Ok(())
+    }
+
     fn check_in_place(&self) -> Result<(), &'static str> {
         if self.is_in_place() && (self.no_clobber || self.update) {
             return Err(
@@ -531,6 +573,30 @@ impl Options {
             );
         }
         Ok(())
+    }
+}
+
+/// What entries get at the destination in the place of what they have at the source.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Given {
+    /// Owners are kept by number, whatever they are called.
+    pub(crate) numeric_ids: bool,
+    /// Other modes.
+    pub(crate) chmod: Option<Chmod>,
+    /// Others in the place of users, and of groups.
+    pub(crate) users: Option<OwnerMap>,
+    pub(crate) groups: Option<OwnerMap>,
+}
+
+impl Given {
+    /// A sink must know of it.
+    pub(crate) fn any(&self) -> bool {
+        self.chmod.is_some() || self.users.is_some() || self.groups.is_some()
+    }
+
+    /// It depends on what owners are called at the source.
+    pub(crate) fn needs_names(&self) -> bool {
+        [&self.users, &self.groups].into_iter().flatten().any(OwnerMap::needs_names)
     }
 }
 

@@ -535,7 +535,7 @@ fn source_conforms_with(
         no_links: false,
         hard_links: false,
         manners: Default::default(),
-        by_name: false,
+        by_name: Default::default(),
         nodes: Default::default(),
         keeps: Default::default(),
         budget: budget(),

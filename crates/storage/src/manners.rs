@@ -14,6 +14,17 @@ use std::time::Duration;
 use haul_core::entry::{Name, NameError};
 use serde::{Deserialize, Serialize};
 
+/// Whether owners are told by name, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ByName {
+    #[default]
+    No,
+    /// As far as anybody says in time what they are called.
+    Yes,
+    /// And the source is gone where nobody does: what an entry becomes depends on it.
+    Surely,
+}
+
 /// What becomes of a directory of another file system than its source's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -31,7 +31,7 @@ use super::targets::Targets;
 use super::walk::Walk;
 use super::{Post, SinkCompletion, SinkEngine, SourceCompletion, SourceEngine};
 use crate::descriptors::Budget;
-use crate::manners::Manners;
+use crate::manners::{ByName, Manners};
 use crate::options::{LayoutChoice, StorageOptions};
 use haul_base::meter::Meter;
 use rustix::io::Errno;
@@ -210,8 +210,8 @@ pub struct Reading {
     pub no_links: bool,
     /// What else is said of how it is walked. A store that is no file system knows none of it.
     pub manners: Manners,
-    /// Owners are told by name, too.
-    pub by_name: bool,
+    /// Whether owners are told by name, too.
+    pub by_name: ByName,
     /// FIFOs, sockets and devices that are told.
     pub nodes: KeptNodes,
     /// Extended attributes and lists that are read and told.

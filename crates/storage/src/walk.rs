@@ -322,9 +322,13 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
 
     /// Tells what owners are called that were not told yet.
     fn tell_owners<'a>(&mut self, metas: impl Iterator<Item = &'a Meta>) {
-        let names = self.owners.names(metas);
-        if !names.is_empty() {
-            self.out.push(WalkItem::Owners(names));
+        match self.owners.names(metas) {
+            Ok(names) if names.is_empty() => {}
+            Ok(names) => self.out.push(WalkItem::Owners(names)),
+            Err(why) => {
+                let cause = format!("what users and groups are called, which others are to stand for: {why}");
+                self.out.push(WalkItem::Gone(own_failure(FailureKind::Walk, "look up", b"sources", &cause)));
+            }
         }
     }
 

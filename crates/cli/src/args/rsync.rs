@@ -163,10 +163,6 @@ const HINTS: &[(&[&str], &str)] = &[
         "haul has none, on purpose: a file is written beside its final name, to be renamed; --state DIR moves the journal. For \
          curl's -T FILE URL write haul cp FILE URL",
     ),
-    (
-        &["--chmod", "--chown", "--usermap", "--groupmap"],
-        "haul has none yet: modes are kept, and owners with -a",
-    ),
 ];
 
 /// The same for words of other programs.

@@ -214,6 +214,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         return Err("-0 belongs to a list: -i, -n or both".into());
     }
     let (source_storage, sink_storage) = args.storage.options();
+    let (usermap, groupmap) = args.given.maps(args.archive)?;
     let options = options::Options {
         recursive: args.recursive || args.archive,
         archive: args.archive,
@@ -221,6 +222,9 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         acls: args.acls,
         hard_links: args.hard_links,
         numeric_ids: args.numeric_ids,
+        chmod: args.given.chmod(),
+        usermap,
+        groupmap,
         devices: (args.devices || args.special_files) && !args.no_devices,
         specials: (args.specials || args.special_files) && !args.no_specials,
         no_devices: args.no_devices,
@@ -385,7 +389,7 @@ mod tests {
     /// Goal: every option reaches the request.
     #[test]
     fn options_reach_the_request() {
-        let line = "-aHAXkKxx --no-links --copy-unsafe-links --retries 3 --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
+        let line = "-aHAXkKxx --no-links --copy-unsafe-links --retries 3 --usermap 1:a,*:b --chown :c --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --ssh-channels 5 --no-push --remote-haul /h --state /s \
                     --manifest m --patience 2m --protect integrity --data-channel shown --verify disk --resume check --spill /flash --spill-size 1GiB --schedule file --layout copy -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
@@ -395,6 +399,8 @@ mod tests {
             xattrs: true,
             acls: true,
             hard_links: true,
+            usermap: options::OwnerMap::parse("1:a,*:b").ok(),
+            groupmap: options::OwnerMap::parse("*:c").ok(),
             durability: options::Durability::None,
             force: true,
             no_clobber: false,
@@ -463,6 +469,8 @@ mod tests {
     fn memory_holds_two_objects() {
         assert!(request(&cp("--memory 7MiB a b"), &terminal()).unwrap_err().contains("8 MiB"));
         assert!(request(&cp("--memory 8MiB a b"), &terminal()).is_ok());
+        let modes = request(&cp("--chmod D700 --chmod F600 a b"), &terminal()).unwrap().options.chmod;
+        assert_eq!(modes, options::Chmod::parse("D700,F600", 0).ok());
         assert!(request(&cp("--memory 128KiB --object-size 64KiB a b"), &terminal()).is_ok());
     }
 

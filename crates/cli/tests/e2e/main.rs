@@ -47,6 +47,7 @@ mod ftp_turns;
 mod ftp_upload;
 mod ftp_walk;
 mod ftp_words;
+mod given;
 mod hard_links;
 mod hung;
 mod interop;

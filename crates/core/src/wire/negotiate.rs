@@ -69,11 +69,15 @@ pub mod capability {
     /// name (`copy_links`, `one_file_system` and their like): an end that does not know them would do it in
     /// another. Required, without a value, named by both ends or none.
     pub const MANNERS: u16 = 0x002e;
+    /// The sink gives entries other modes or owners than the source tells (`chmod`, `usermap`, `groupmap`),
+    /// and the source tells what owners are called where that depends on it. Without a value; named, as
+    /// required, by a source that was asked for it, and by nobody else.
+    pub const REMADE: u16 = 0x002f;
     /// The end can be one of a pair that works for a coordinator: frames of kinds 0x30 to 0x3f. Spoken for:
     /// no end names it yet.
     pub const JOB: u16 = 0x0029;
     /// All that this version knows.
-    pub const KNOWN: [u16; 16] = [
+    pub const KNOWN: [u16; 17] = [
         HOLES,
         TARGETS,
         LAYOUTS,
@@ -90,6 +94,7 @@ pub mod capability {
         MANNERS,
         ROOT,
         SPECIALS,
+        REMADE,
     ];
     /// Those that every hello of this version names.
     pub const OFFERED: [u16; 8] = [HOLES, TARGETS, LAYOUTS, LIVE_SETTINGS, TABLES, CHOICES, ROOT, SPECIALS];

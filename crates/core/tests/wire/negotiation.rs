@@ -77,6 +77,8 @@ fn negotiation_finds_the_common_ground() {
     let error = negotiate(&base, &capability(true)).expect_err("unknown and required");
     assert_eq!(error, WireError::UnknownRequired { what: "capability", kind: 0x1234 });
     assert!(error.to_string().contains("0x1234"));
+    // One that the source names alone, for the sink to know.
+    assert!(negotiate(&base, &naming(capability::REMADE, true)).is_ok());
     let holes = |required| naming(capability::HOLES, required);
     for required in [false, true] {
         let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| agreed.holes);

@@ -111,7 +111,7 @@ pub(super) fn sink_request(
         window: options.window,
         storage: options.sink_storage.clone(),
         layout: options.layout,
-        numeric_ids: options.numeric_ids,
+        given: options.given(),
         nodes: options.nodes().kept,
         part: options.part(),
         in_place: options.is_in_place(),

@@ -1,4 +1,4 @@
-//! Ways to walk a tree and to take its links that not every end can keep to.
+//! Ways to walk a tree and to take its links, and modes and owners, that not every end can keep to.
 //!
 //! In: what was asked for. Out: why it cannot be, before anything is looked at.
 
@@ -19,6 +19,9 @@ pub(super) fn refused(request: &CopyRequest) -> Option<String> {
             "{shown}: `{name}` is not possible there, for it asks a file system, and this is none; leave it out"
         ));
     }
+    if let Some(why) = not_given(request) {
+        return Some(why);
+    }
     if request.options.keep_dirlinks && other(&&request.destination) {
         let shown = shown(&request.destination);
         return Some(format!(
@@ -35,6 +38,32 @@ pub(super) fn refused(request: &CopyRequest) -> Option<String> {
             only.len()
         )
     })
+}
+
+/// Why modes and owners cannot be others than those of the source.
+fn not_given(request: &CopyRequest) -> Option<String> {
+    let given = request.options.given();
+    let shown = |end: &Endpoint| String::from_utf8_lossy(&end.shown()).into_owned();
+    if given.chmod.is_some() && crate::endpoint::is_pair(&request.sources, &request.destination) {
+        return Some(format!(
+            "{}: `chmod` is not possible where two servers move the data between them, for they set no modes; leave it out",
+            shown(&request.destination)
+        ));
+    }
+    let maps = given.users.is_some() || given.groups.is_some();
+    let mut ends = request.sources.iter().chain([&request.destination]);
+    if let Some(server) = ends.find(|end| maps && end.place().scheme().foreign) {
+        return Some(format!(
+            "{}: `usermap` and `groupmap` are not possible there, for owners are not kept where an end is a server; leave them out",
+            shown(server)
+        ));
+    }
+    let other = |end: &&Endpoint| end.place().scheme().name != FILE;
+    let nameless = request.sources.iter().find(other).filter(|_| given.needs_names())?;
+    Some(format!(
+        "{}: nobody says there what owners are called: give `usermap` and `groupmap` numbers, or *, before each colon",
+        shown(nameless)
+    ))
 }
 
 /// The first choice that is the source's to keep to, as the library calls it.
@@ -92,6 +121,31 @@ mod tests {
         }
         assert_eq!(refuses("zero://5", "/b", keep()), None);
         assert!(refuses("/a", "null://", keep()).is_some_and(|why| why.contains("`keep_dirlinks`")));
+        let chmod = || Options {
+            chmod: Some(crate::options::Chmod::parse("D700", 0).expect("a mode")),
+            ..Options::default()
+        };
+        let map = |text: &str| Options {
+            archive: true,
+            groupmap: Some(crate::options::OwnerMap::parse(text).expect("a map")),
+            ..Options::default()
+        };
+        for (from, to) in [("/a", "/b"), ("h:a", "/b"), ("/a", "h:b"), ("zero://5", "/b")] {
+            assert_eq!(refuses(from, to, chmod()), None, "{from} {to}");
+            assert_eq!(refuses(from, to, map("1-2:a,*:b")), None, "{from} {to}");
+        }
+        assert!(
+            refuses("zero://5", "/b", map("a:b")).is_some_and(|why| why.contains("what owners are called"))
+        );
+        #[cfg(feature = "ftp")]
+        {
+            for (from, to) in [("/a", "ftp://h/b"), ("ftp://h/b", "/a")] {
+                assert_eq!(refuses(from, to, chmod()), None, "{from} {to}");
+                assert!(refuses(from, to, map("*:b")).is_some_and(|why| why.contains("is a server")));
+            }
+            let why = refuses("ftp://g/a", "ftp://h/b", chmod()).expect("no modes are set");
+            assert!(why.contains("two servers"), "{why}");
+        }
         let long = || Options { only: Some(vec![PathBytes(vec![b'a'; 1 << 20])]), ..Options::default() };
         assert!(refuses("h:a", "/b", long()).is_some_and(|why| why.contains("1 entries")));
         assert_eq!(refuses("/a", "h:b", long()), None);

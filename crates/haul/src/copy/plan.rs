@@ -119,8 +119,8 @@ impl<'a> Plan<'a> {
                 let sink_here = self.request.destination.local_path().filter(|_| self.host.is_none());
                 let sink_here = sink_here.map(|path| PathBuf::from(OsStr::from_bytes(path)));
                 let mut from = SourceRequest { replicas, retry, ssh, volumes, picks, sink_here, ..from };
-                // On one host they have the same names.
-                from.options.numeric_ids |= self.host.is_none();
+                // On one host they have the same names, which only a map may ask for.
+                from.options.numeric_ids |= self.host.is_none() && !options.given().needs_names();
                 End::Source(from.into())
             }
             Role::Sink => {

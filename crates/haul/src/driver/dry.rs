@@ -99,7 +99,7 @@ impl End for Dry {
     // A dry run is short: what is lost is not joined again.
     const REJOINS: bool = false;
     type Request = SinkRequest;
-    type Setup = (Box<dyn Looks>, SinkOptions, Option<Name>, Option<Meta>);
+    type Setup = (Box<dyn Looks>, SinkOptions, Option<Name>, Option<Meta>, Owners);
     type Own = Infallible;
     type Feed = ();
 
@@ -107,18 +107,18 @@ impl End for Dry {
         opening: &Opening<'_, Infallible>,
         request: &SinkRequest,
     ) -> Result<(Agreed, Self::Setup), Failure> {
-        let (agreed, roots, policy) = hear(opening, request)?;
+        let (agreed, roots, policy, owners) = hear(opening, request)?;
         let coming = coming(request, &roots, policy, &agreed);
         let (looker, rename) = store_of(request, opening.stop())?.look(&coming)?;
         let root = SourceRoot::of_destination(&roots, &policy).filter(|_| agreed.root);
-        Ok((agreed, (looker, policy, rename, root)))
+        Ok((agreed, (looker, policy, rename, root, owners)))
     }
 
     fn start(
         session: &mut Session<'_>,
         data: Vec<(StreamId, Link)>,
         request: &SinkRequest,
-        (looker, policy, rename, root): Self::Setup,
+        (looker, policy, rename, root, owners): Self::Setup,
     ) -> Result<Dry, Failure> {
         session.user.tally.renamed = rename.is_some();
         session.other.send(Message::Destination { wait: true, rename, epoch: 0, resumed: false });
@@ -130,7 +130,7 @@ impl End for Dry {
             _data: data,
             part: request.part,
             in_place: request.in_place,
-            owners: Owners::new(request.numeric_ids),
+            owners,
             nodes: if session.agreed.specials { request.nodes } else { Nodes::default() },
             ..Dry::new(looker, policy)
         })

@@ -30,6 +30,7 @@ use super::{
 };
 use crate::events::Progress;
 use crate::handle::LiveSetting;
+use crate::options::Given;
 use crate::summary::DEBRIS;
 use haul_base::buffer::{Buffer, Pool};
 use haul_base::errno;
@@ -91,8 +92,8 @@ pub(crate) struct SinkRequest {
     pub(crate) storage: StorageOptions,
     /// How new files come to lie on storage targets.
     pub(crate) layout: LayoutChoice,
-    /// Owners are kept by number, whatever they are called.
-    pub(crate) numeric_ids: bool,
+    /// What entries get in the place of what they have at the source.
+    pub(crate) given: Given,
     /// FIFOs, sockets and devices that this command keeps.
     pub(crate) nodes: Nodes,
     /// The part of one file that comes, if not files as a whole.

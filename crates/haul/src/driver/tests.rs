@@ -39,6 +39,7 @@ mod evil_links;
 mod evil_sink;
 mod evil_source;
 mod flood;
+mod given;
 mod links;
 mod live_settings;
 mod mutate;
@@ -195,7 +196,7 @@ fn spawn_end(name: &str, work: impl FnOnce() -> Report + Send + 'static) -> thre
 
 pub(super) fn sink_request(dst: &Path) -> SinkRequest {
     SinkRequest {
-        numeric_ids: false,
+        given: Default::default(),
         nodes: Default::default(),
         part: None,
         in_place: false,

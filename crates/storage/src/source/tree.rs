@@ -33,7 +33,7 @@ use crate::attributes::{self, Keeps};
 use crate::descriptors::{Budget, budget};
 use crate::io::IoTarget;
 use crate::layout::{Provider, device_of, provider_at};
-use crate::manners::Manners;
+use crate::manners::{ByName, Manners};
 use crate::targets::Targets;
 use crate::volume;
 
@@ -51,8 +51,8 @@ pub struct SourceTree {
     /// What else the user says of how it is walked.
     manners: Manners,
     nodes: KeptNodes,
-    /// Owners are told by name, too.
-    by_name: bool,
+    /// Whether owners are told by name, too.
+    by_name: ByName,
     /// What of extended attributes and lists is announced.
     keeps: Keeps,
     keeps_hard_links: bool,
@@ -160,12 +160,12 @@ impl SourceTree {
         SourceTree { nodes, ..self }
     }
 
-    /// The same, whose owners are told by name, too.
-    pub(crate) fn with_names(self, by_name: bool) -> SourceTree {
+    /// The same, whose owners are told by name so.
+    pub(crate) fn with_names(self, by_name: ByName) -> SourceTree {
         SourceTree { by_name, ..self }
     }
 
-    pub(crate) fn by_name(&self) -> bool {
+    pub(crate) fn by_name(&self) -> ByName {
         self.by_name
     }
 
@@ -233,7 +233,7 @@ impl SourceTree {
             leaves_links: false,
             manners: Manners::default(),
             nodes: KeptNodes::default(),
-            by_name: false,
+            by_name: ByName::No,
             keeps: Keeps::default(),
             keeps_hard_links: false,
             part: None,

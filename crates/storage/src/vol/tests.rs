@@ -80,7 +80,7 @@ impl Reads {
             no_links: false,
             hard_links: false,
             manners: Default::default(),
-            by_name: false,
+            by_name: Default::default(),
             nodes: Default::default(),
             keeps: Default::default(),
             budget: budget(),

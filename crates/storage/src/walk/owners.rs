@@ -11,6 +11,8 @@ use haul_base::users::{Who, names_of};
 use haul_core::entry::Meta;
 use haul_core::wire::{OWNER_NAME_LEN_MAX, OwnerName};
 
+use crate::manners::ByName;
+
 /// How long a look-up may take. After one that was late none is made.
 const WITHIN: Duration = Duration::from_secs(10);
 /// Users, and groups, that are looked up.
@@ -20,27 +22,42 @@ const OWNERS_MAX: usize = 16 * 1024;
 pub(super) struct Owners {
     /// Numbers do.
     off: bool,
+    /// What nobody could be asked is an error.
+    surely: bool,
     users: HashSet<u32>,
     groups: HashSet<u32>,
 }
 
 impl Owners {
-    pub(super) fn new(by_name: bool) -> Owners {
-        Owners { off: !by_name, ..Owners::default() }
+    pub(super) fn new(by_name: ByName) -> Owners {
+        Owners { off: by_name == ByName::No, surely: by_name == ByName::Surely, ..Owners::default() }
     }
 
     /// What is to be told before entries that these own.
-    pub(super) fn names<'a>(&mut self, metas: impl Iterator<Item = &'a Meta>) -> Vec<OwnerName> {
+    ///
+    /// # Errors
+    /// It is not known, and what becomes of the entries depends on it. Said once.
+    pub(super) fn names<'a>(
+        &mut self,
+        metas: impl Iterator<Item = &'a Meta>,
+    ) -> Result<Vec<OwnerName>, &'static str> {
         if self.off {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let (mut users, mut groups) = (Vec::new(), Vec::new());
         for Meta { uid, gid, .. } in metas {
             for (id, known, new) in
                 [(*uid, &mut self.users, &mut users), (*gid, &mut self.groups, &mut groups)]
             {
-                if id != 0 && id != u32::MAX && known.len() < OWNERS_MAX && known.insert(id) {
+                if id == 0 || id == u32::MAX || known.contains(&id) {
+                    continue;
+                }
+                if known.len() < OWNERS_MAX {
+                    known.insert(id);
                     new.push(id);
+                } else if self.surely && !haul_mutant::removed("maps-know-the-names") {
+                    self.off = true;
+                    return Err("there are more of them than are looked up");
                 }
             }
         }
@@ -56,10 +73,15 @@ impl Owners {
                         },
                     ))
                 }
-                Err(_) => self.off = true,
+                Err(_) => {
+                    self.off = true;
+                    if self.surely && !haul_mutant::removed("maps-know-the-names") {
+                        return Err("nobody said so in time");
+                    }
+                }
             }
         }
-        told
+        Ok(told)
     }
 }
 
@@ -73,10 +95,25 @@ mod tests {
         let of = |uid, gid| Meta { uid, gid, ..Meta::default() };
         let known = names_of(Who::User, &[1], WITHIN);
         let Ok([(id, _)]) = known.as_deref() else { return };
-        let mut owners = Owners::new(true);
-        let told = owners.names([of(0, 0), of(*id, 0), of(*id, 0)].iter());
+        let mut owners = Owners::new(ByName::Yes);
+        let told = owners.names([of(0, 0), of(*id, 0), of(*id, 0)].iter()).expect("names");
         assert_eq!(told.iter().map(|name| (name.group, name.id)).collect::<Vec<_>>(), [(false, 1)]);
-        assert_eq!(owners.names([of(*id, 0)].iter()), []);
-        assert_eq!(Owners::new(false).names([of(*id, *id)].iter()), []);
+        assert_eq!(owners.names([of(*id, 0)].iter()), Ok(Vec::new()));
+        assert_eq!(Owners::new(ByName::No).names([of(*id, *id)].iter()), Ok(Vec::new()));
+    }
+
+    /// Goal: where an entry depends on who its owner is, nobody goes without a name for want of an answer;
+    /// elsewhere he does.
+    /// Method: more owners than are looked up.
+    #[test]
+    fn who_is_not_known_is_an_error_where_it_matters() {
+        let of = |uid| Meta { uid, ..Meta::default() };
+        for (by_name, fails) in [(ByName::Yes, false), (ByName::Surely, true)] {
+            let mut owners = Owners::new(by_name);
+            owners.users = (1..=OWNERS_MAX as u32).collect();
+            assert_eq!(owners.names([of(7)].iter()), Ok(Vec::new()));
+            assert_eq!(owners.names([of(u32::MAX - 1)].iter()).is_err(), fails);
+            assert_eq!(owners.names([of(u32::MAX - 1)].iter()), Ok(Vec::new()));
+        }
     }
 }

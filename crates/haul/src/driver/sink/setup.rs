@@ -11,6 +11,7 @@ use haul_core::wire::{
 };
 
 use super::super::hello::Opening;
+use super::super::owners::Owners;
 use super::super::{ROOT_STAYS, protocol};
 use super::{Own, SinkRequest};
 use crate::events::Event;
@@ -27,10 +28,11 @@ use haul_storage::stores;
 pub(super) struct Setup {
     pub(super) policy: SinkOptions,
     pub(super) claimed: Claimed,
+    pub(super) owners: Owners,
 }
 
 pub(super) fn set_up(opening: &Opening<'_, Own>, request: &SinkRequest) -> Result<(Agreed, Setup), Failure> {
-    let (agreed, roots, policy) = hear(opening, request)?;
+    let (agreed, roots, policy, owners) = hear(opening, request)?;
     let store = store_of(request, opening.stop())?;
     if let Some(lacks) = store.capabilities().lacks() {
         let shown = escape::name(&request.destination.shown());
@@ -38,7 +40,7 @@ pub(super) fn set_up(opening: &Opening<'_, Own>, request: &SinkRequest) -> Resul
     }
     let coming = coming(request, &roots, policy, &agreed);
     let claimed = store.claim(&coming, opening)?;
-    Ok((agreed, Setup { policy, claimed }))
+    Ok((agreed, Setup { policy, claimed, owners }))
 }
 
 /// What the store is told of what will come.
@@ -103,11 +105,15 @@ fn was_asked(request: &SinkRequest, roots: &[SourceRoot], policy: SinkOptions) -
 /// Destinations that can have FIFOs, sockets and devices, or lose nothing of them.
 const NODES: [&str; 2] = ["file", "null"];
 
-/// Says hello, and hears what will come.
+/// Why what depends on names cannot be done.
+const MAY_NOT_NAME: &str = "the haul at the other end is older, and may not say what owners are called there: map them by number, or have the same version \
+                            at both ends";
+
+/// Says hello, and hears what will come. Whom owners are mapped to is known then.
 pub(crate) fn hear<T>(
     opening: &Opening<'_, T>,
     request: &SinkRequest,
-) -> Result<(Agreed, Vec<SourceRoot>, SinkOptions), Failure> {
+) -> Result<(Agreed, Vec<SourceRoot>, SinkOptions, Owners), Failure> {
     let mut ours = opening.hello(request.memory);
     if request.destination.scheme().server {
         // Nobody can write a hole there: it comes as the zeros that it is.
@@ -118,12 +124,18 @@ pub(crate) fn hear<T>(
     }
     opening.send(Message::Hello(ours.clone()));
     let (agreed, theirs) = opening.agree(&ours)?;
-    let (roots, policy) = hear_sources(opening, &theirs)?;
+    let (mut roots, policy) = hear_sources(opening, &theirs)?;
     was_asked(request, &roots, policy)?;
+    let names = request.given.needs_names() && !haul_mutant::removed("sources-tell-the-names");
+    if names && !theirs.capabilities.iter().any(|c| c.kind == capability::REMADE) {
+        return Err(protocol(MAY_NOT_NAME));
+    }
+    let owners = Owners::new(&request.given)?;
+    owners.hear_roots(&mut roots);
     if !agreed.root && SourceRoot::of_destination(&roots, &policy).is_some() {
         opening.watch.tell(Event::Note(ROOT_STAYS.to_owned()));
     }
-    Ok((agreed, roots, policy))
+    Ok((agreed, roots, policy, owners))
 }
 
 /// What will come: the roots of all messages that tell of them, and the user's choices.

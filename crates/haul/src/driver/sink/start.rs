@@ -14,7 +14,6 @@ use super::setup::Setup;
 use super::{Arrived, Names, Network, Own, Session, SinkEnd, SinkRequest, Storage, start_receiver};
 use crate::driver::EPOCH;
 use crate::driver::net::Receive;
-use crate::driver::owners::Owners;
 use crate::summary::{DEBRIS, IN_MEMORY};
 use haul_base::buffer::Pool;
 use haul_storage::store::{Claimed, Finding, Writing};
@@ -30,7 +29,7 @@ pub(super) fn start(
     request: &SinkRequest,
     setup: Setup,
 ) -> Result<SinkEnd, Failure> {
-    let Setup { policy, claimed } = setup;
+    let Setup { policy, claimed, owners } = setup;
     let Claimed { mut job, resume, epoch, tag, wait, rename, resumed, names, root, found } = claimed;
     let agreed = session.agreed;
     let engine = job.start(Writing {
@@ -91,7 +90,7 @@ pub(super) fn start(
         network: Network { receivers, receive },
         paused: false,
         hears: request.hears.clone(),
-        owners: Owners::new(request.numeric_ids),
+        owners,
         resumed,
         found: found.into_iter().map(in_words).collect(),
         complete: false,

@@ -81,6 +81,10 @@ pub(super) fn set_up(
         let (kind, value) = (capability::SOURCE_ROOTS, Box::default());
         ours.capabilities.push(Capability { kind, required: true, value });
     }
+    if request.options.given().any() && !haul_mutant::removed("older-sinks-give-nothing-else") {
+        let (kind, value) = (capability::REMADE, Box::default());
+        ours.capabilities.push(Capability { kind, required: true, value });
+    }
     opening.send(Message::Hello(ours.clone()));
     let options = &request.options;
     let policy = policy(options);

@@ -20,7 +20,7 @@ use crate::driver::spill::Spill;
 use crate::driver::{EPOCH, held};
 use crate::options::{Resume, Verify};
 use haul_base::buffer::Pool;
-use haul_storage::manners::Manners;
+use haul_storage::manners::{ByName, Manners};
 use haul_storage::store::{Keeps, Reading, SourceParts};
 use haul_transport::Link;
 
@@ -52,7 +52,11 @@ pub(super) fn start(
         changed,
         no_links: options.no_links,
         manners: Manners { sink_here: request.sink_here.clone(), ..options.manners()? },
-        by_name: options.archive && !options.numeric_ids,
+        by_name: match options.archive && !options.numeric_ids {
+            _ if options.given().needs_names() => ByName::Surely,
+            true => ByName::Yes,
+            false => ByName::No,
+        },
         nodes,
         keeps: Keeps { xattrs: options.xattrs, acls: options.acls },
         hard_links: agreed.hard_links,

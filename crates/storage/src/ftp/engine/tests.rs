@@ -77,7 +77,7 @@ fn begun(server: &TestServer, dir: &Path) -> (SourceParts, Receiver<SourceComple
         no_links: false,
         hard_links: false,
         manners: Default::default(),
-        by_name: false,
+        by_name: Default::default(),
         nodes: Default::default(),
         keeps: Default::default(),
         budget: budget(),

@@ -186,7 +186,7 @@ impl Files {
         };
         if place.is_part() && is_new {
             // It is no copy of anything, and gets what any new file gets.
-            let mode = Mode::from_raw_mode(0o666 & !umask());
+            let mode = Mode::from_raw_mode(0o666 & !haul_base::kernel::umask());
             retry_on_intr(|| rustix::fs::fchmod(fd, mode)).map_err(|errno| fail("set the mode of", errno))?;
         }
         let before = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?;
@@ -341,16 +341,4 @@ fn zero(fd: &OwnedFd, mut at: u64, mut len: u64) -> OsResult<()> {
         (at, len) = (at + part, len - part);
     }
     Ok(())
-}
-
-/// What a new file's mode is cut by. It can only be asked by being set, for a moment; the kernel tells it
-/// without that.
-fn umask() -> u32 {
-    let status = rustix::fs::open("/proc/self/status", rustix::fs::OFlags::RDONLY, Mode::empty());
-    let mut text = vec![0; 4096];
-    let read = status.and_then(|file| rustix::io::read(file, &mut text)).unwrap_or(0);
-    let text = String::from_utf8_lossy(&text[..read]);
-    let told = text.lines().find_map(|line| line.strip_prefix("Umask:"));
-    // Where it is not told nobody else gets anything.
-    told.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o077)
 }
