@@ -315,8 +315,8 @@ pub struct Cp {
 
     /// Write one JSON line per entry that failed: path, stage, errno, text
     ///
-    /// Each as it comes; - is stdout. Default: the first 20 are shown on stderr, with -v all, and the rest is
-    /// counted.
+    /// Each as it comes; - is stdout. The last line has "whole":true if all that was not copied is listed.
+    /// Default: the first 20 are shown on stderr, with -v all, and the rest is counted.
     #[arg(long, value_name = "FILE", value_parser = plain::path())]
     pub failures: Option<PathBuf>,
 

@@ -74,6 +74,8 @@ pub struct Settings {
     /// What the manifest says of the only file, if that is a part.
     pub part: Option<Part>,
     pub failures: Option<PathBuf>,
+    /// The run copies by the list that stands there: it stays until the new one is whole.
+    pub failures_wait: bool,
 }
 
 /// How a run ended, as the reports need it.

@@ -32,7 +32,10 @@ pub struct Retry {
     /// Copy only what FILE lists, as --failures FILE of an earlier run wrote it
     ///
     /// With the same SRC and DST: entries that failed, with all that is below them. What is not there any
-    /// more is an error of its own. FILE may be that of --failures, too.
+    /// more is an error of its own. A list that is not whole is refused: of a run that was stopped or killed,
+    /// where the command itself copies what is missing. FILE may be that of --failures, too, and stays as it
+    /// was until the new list is whole. With -H names of a file that are not in FILE are not joined, and
+    /// that is told.
     #[arg(long, value_name = "FILE", value_parser = super::plain::path())]
     pub retry_from: Option<PathBuf>,
 

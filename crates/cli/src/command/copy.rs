@@ -336,6 +336,10 @@ fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
         manifest: args.manifest.as_deref().map(list_name),
         part: None,
         failures: args.failures.as_deref().map(list_name),
+        failures_wait: match (&args.retry.retry_from, &args.failures) {
+            (Some(old), Some(new)) => failed::is_one(old, &list_name(new)),
+            _ => false,
+        },
     }
 }
 

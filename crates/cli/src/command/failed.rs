@@ -4,12 +4,14 @@
 //! copied is refused, for who copies by it would miss the rest; so is what is no such list. Only a run that
 //! tried all there is says so in its last line: where that is missing, somebody stopped or killed it.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use haul::escape;
 use haul::options::PathBytes;
+use rustix::fs::OFlags;
 use serde::Deserialize;
 
 /// Most bytes of a list: over a million entries.
@@ -38,9 +40,19 @@ const INSTEAD: &str = "run the same command without --retry-from, which copies o
 pub(super) fn listed(file: &Path) -> Result<Vec<PathBytes>, String> {
     let shown = escape::name(file.as_os_str().as_encoded_bytes());
     let unread = |error: std::io::Error| format!("--retry-from {shown}: {}", haul::errno::text(error));
-    let file = File::open(file).map_err(unread)?;
-    if !file.metadata().map_err(unread)?.is_file() {
-        return Err(format!("--retry-from {shown}: it is no regular file"));
+    let no_file = || format!("--retry-from {shown}: it is no regular file");
+    // A FIFO would be waited for, and to open a device may be to do something.
+    if !fs::metadata(file).map_err(unread)?.is_file() {
+        return Err(no_file());
+    }
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(file).map_err(unread)?;
+    let about = file.metadata().map_err(unread)?;
+    if !about.is_file() {
+        return Err(no_file());
+    }
+    if about.len() > LEN_MAX {
+        return Err(format!("--retry-from {shown}: it is longer than {} MiB: {INSTEAD}", LEN_MAX >> 20));
     }
     let mut lines = BufReader::new(file.take(LEN_MAX));
     let (mut paths, mut number, mut whole) = (Vec::new(), 0, false);
@@ -77,6 +89,12 @@ pub(super) fn listed(file: &Path) -> Result<Vec<PathBytes>, String> {
         };
         paths.push(PathBytes(path.ok_or_else(|| wrong("names no entry"))?));
     }
+}
+
+/// Whether both names lead to one file.
+pub(super) fn is_one(one: &Path, other: &Path) -> bool {
+    let inode = |path: &Path| fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+    inode(one).is_some_and(|inode_of_one| Some(inode_of_one) == inode(other))
 }
 
 #[cfg(test)]

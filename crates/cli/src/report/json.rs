@@ -80,6 +80,10 @@ impl<'a> Ended<'a> {
         Ended { stage: "run", errno: 0, text: "all was tried", whole: true }
     }
 
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
     pub fn short(errno: i32, text: &'a str) -> Ended<'a> {
         Ended { stage: "run", errno, text, whole: false }
     }

@@ -3,6 +3,7 @@
 //! In: digests, entries that failed, how the run ended. Out: the manifest, whole or not at all
 //! ([`crate::manifest`]); and the list of failures, which is this run's from the moment on that its two ends
 //! agreed, and then grows line by line, so that a run that is killed leaves what it knew.
+//! One that renews the list which it copies by leaves that as it is until its own is whole.
 //! Invariants: a command that makes no sense (exit 2) changes neither. A list of failures says that it is
 //! whole, in its last line, only of a run that tried all there is and named each that failed.
 
@@ -78,6 +79,8 @@ struct Failures {
     out: BufWriter<File>,
     /// It can be made durable.
     is_file: bool,
+    /// What stands there stays until this list is whole.
+    waits: bool,
     /// Beside the file until the list is this run's.
     temporary: Option<Temporary>,
     begun: bool,
@@ -89,13 +92,14 @@ struct Failures {
 
 impl Failures {
     /// Begins it beside what stands there, which stays.
-    fn open(path: &Path) -> io::Result<Failures> {
+    fn open(path: &Path, waits: bool) -> io::Result<Failures> {
         let (file, temporary) = output::begin(&output::place(path)?)?;
         let is_file = temporary.is_some();
         Ok(Failures {
             path: path.into(),
             out: BufWriter::new(file),
             is_file,
+            waits,
             temporary,
             begun: false,
             last: String::new(),
@@ -103,9 +107,17 @@ impl Failures {
         })
     }
 
-    /// From now on the list is this run's: it takes the name, empty, and grows there.
+    /// From now on the list is this run's: it takes the name, empty, and grows there, if nobody needs what
+    /// stands there.
     fn begin(&mut self) -> io::Result<()> {
         self.begun = true;
+        if self.waits {
+            return Ok(());
+        }
+        self.put()
+    }
+
+    fn put(&mut self) -> io::Result<()> {
         self.temporary.take().map_or(Ok(()), |temporary| temporary.put(self.out.get_ref()))
     }
 
@@ -138,10 +150,14 @@ impl Failures {
             }
             Some(How::Short(..)) | None => None,
         };
+        let is_whole = ended.as_ref().is_some_and(json::Ended::is_whole);
         if let Some(ended) = ended {
             self.add(&ended, String::new())?;
         }
         self.out.flush()?;
+        if self.waits && (is_whole || haul_mutant::removed("lists-are-renewed-when-whole")) {
+            return self.put();
+        }
         if self.is_file { self.out.get_ref().sync_data() } else { Ok(()) }
     }
 }
@@ -200,7 +216,9 @@ impl Files {
             None => None,
         };
         let failures = match &settings.failures {
-            Some(path) => Some(Failures::open(path).map_err(|error| failed(path, error))?),
+            Some(path) => {
+                Some(Failures::open(path, settings.failures_wait).map_err(|error| failed(path, error))?)
+            }
             None => None,
         };
         let wanted = manifest.is_some() || failures.is_some();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::support::compare::{ALL, assert_no_debris, assert_same};
+use crate::support::compare::{ALL, BELOW, assert_no_debris, assert_same};
 use crate::support::run::Haul;
 use crate::support::way::{Way, contents};
 use crate::support::{Room, set_mode, tree};
@@ -176,6 +176,99 @@ fn lists_of_runs_without_an_end_are_refused() {
         again.says(why).says("run the same command without --retry-from");
         fs::remove_dir(sink.join("clash")).expect("rmdir");
         copy(&[]).run().sane().exits(0);
+        assert_same(&data, &sink, BELOW);
+    }
+}
+
+/// Goal: a list that is renewed in its place stays as it is until the new one is whole: behind a run that was
+/// stopped or killed the same command goes on.
+/// Method: a list of two files, of which one fails, and one is large; each signal in the middle of that.
+#[test]
+fn lists_are_renewed_when_the_new_one_is_whole() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        room.file("data/clash", "x");
+        tree::plain(&data, 1, 0, 32 << 20);
+        tree::settle(&data);
+        let mut names: Vec<String> = fs::read_dir(&data)
+            .expect("list")
+            .map(|entry| entry.expect("entry").file_name().into_string().expect("UTF-8"))
+            .collect();
+        names.sort();
+        let text = listing(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let list = room.file("list", &text);
+        room.dir("sink/clash");
+        let copy = |more: &[&str]| {
+            let lists = [option("retry-from", &list), option("failures", &list)];
+            Haul::cp(["-a", "-v"]).args(more).args(lists).args([contents(&data)]).args([&sink])
+        };
+        let mut run = copy(&["--rate=4MB/s"]).start();
+        assert!(
+            run.until(|run| String::from_utf8_lossy(&run.stdout()).contains("\"failed\"")),
+            "it was over too early: {}",
+            run.stderr()
+        );
+        run.signal(signal);
+        let ended = run.wait();
+        assert_eq!(ended.was_killed(), signal == Signal::KILL, "{}", ended.describe());
+        assert_eq!(fs::read_to_string(&list).expect("a list"), text, "{}", ended.describe());
+        let ended = copy(&[]).run().sane().exits(3);
+        let left = fs::read_to_string(&list).expect("a list");
+        assert!(left.lines().count() == 2 && left.contains("clash"), "{left}: {}", ended.describe());
+        fs::remove_dir(sink.join("clash")).expect("rmdir");
+        copy(&[]).run().sane().exits(0);
+        assert_eq!(fs::read_to_string(&list).expect("a list"), END);
         assert_same(&data, &sink, ALL);
+    }
+}
+
+/// Goal: what is no regular file is refused, and not waited for.
+#[test]
+fn lists_are_regular_files() {
+    let room = Room::new();
+    half_way(&room);
+    let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from(0o640));
+    rustix::fs::mknodat(rustix::fs::CWD, room.at("pipe"), fifo, mode, 0).expect("make a FIFO");
+    for list in [room.at("pipe"), room.at("data"), "/dev/null".into()] {
+        let copy = Haul::cp(["-r", &option("retry-from", &list)]).args([room.at("data"), room.at("new")]);
+        copy.run().sane().exits(2).says("it is no regular file");
+    }
+}
+
+/// Goal: with -H a file of which some names alone are in the list is told, for it may be parted; a whole run
+/// joins its names again.
+/// Method: one of three names fails; then all three of another file.
+#[test]
+fn files_with_names_beside_the_list_are_told() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        for set in ["a", "z"] {
+            let first = room.file(&format!("data/{set}1"), set);
+            for other in ["2", "3"] {
+                fs::hard_link(&first, room.at(&format!("data/{set}{other}"))).expect("link");
+            }
+        }
+        tree::settle(&data);
+        for stands in ["a2", "z1", "z2", "z3"] {
+            room.dir(&format!("sink/{stands}"));
+        }
+        let list = room.at("list");
+        let copy = |more: &[&str]| {
+            let options = [&["-aH"][..], more].concat();
+            way.cp(&options, &[contents(&data)], &sink).run().sane()
+        };
+        copy(&[&option("failures", &list)]).exits(3);
+        for stands in ["a2", "z1", "z2", "z3"] {
+            fs::remove_dir(sink.join(stands)).expect("rmdir");
+        }
+        let ended =
+            copy(&[&option("retry-from", &list)]).exits(3).says("2 of the 3 names of its file").says("a2");
+        assert_eq!(ended.summary().number("failed"), 1, "{}", ended.describe());
+        let inode = |name: &str| fs::metadata(sink.join(name)).expect("stat").ino();
+        assert!(inode("z1") == inode("z2") && inode("z2") == inode("z3"), "{}", way.name());
+        copy(&[]).exits(0);
+        assert!(inode("a1") == inode("a2") && inode("a2") == inode("a3"), "{}", way.name());
     }
 }
