@@ -189,8 +189,8 @@ pub struct Options {
     pub keep_dirlinks: bool,
     /// These entries alone, by their paths at the destination, with all that is below them; each that is not
     /// there any more fails as vanished. With `hard_links` a file of which other names are not among them is
-    /// copied and fails, for it may be parted. `None`: all. At most [`ONLY_LEN_MAX`] bytes where the source is
-    /// at another host.
+    /// copied and fails, for it may be parted. `None`: all. At most [`ONLY_LEN_MAX`] bytes where the source
+    /// is at another host.
     pub only: Option<Vec<PathBytes>>,
     /// Most payload bytes in memory at each end, two objects at least; `None`: chosen from RAM and the
     /// cgroup's limit.

@@ -65,8 +65,8 @@ impl<'a> Failure<'a> {
     }
 }
 
-/// The last line of `--failures FILE`: of a run that tried all there is, and named each that failed; or of one
-/// that ended as a whole and whose cause is in no line before: not all that was not copied has one then.
+/// The last line of `--failures FILE`: of a run that tried all there is, and named each that failed; or of
+/// one that ended as a whole and whose cause is in no line before: not all that was not copied has one then.
 #[derive(Serialize)]
 pub struct Ended<'a> {
     stage: &'static str,
