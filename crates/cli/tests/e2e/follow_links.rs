@@ -157,6 +157,66 @@ fn links_that_stand_there_are_kept() {
     }
 }
 
+/// Goal: with -K no directory of the destination is that of two of the source by a link: the second fails by
+/// name and says what to do, in whatever order they come and how often the copy is run, and what it is to
+/// have does not take the place of what the first has. One that leads to what nobody else has is followed.
+/// Method: a link to a directory that is copied too, of a name before and after it; to one below, to the
+/// root, to the directory that it lies in, and from above the root down to it; two links to one directory.
+#[test]
+fn two_directories_do_not_become_one() {
+    for way in Way::all() {
+        for (link, target, other) in [
+            ("l", "real", "real"),
+            ("zl", "real", "real"),
+            ("l", "real/sub", "real/sub"),
+            ("l", ".", "."),
+            ("zl", ".", "."),
+            ("real/l", ".", "real"),
+            ("l", "outside", "l2"),
+        ] {
+            let room = Room::new();
+            room.file(&format!("s/{link}/g"), "x");
+            room.file(&format!("s/{other}/g"), "long content");
+            room.file("s/alone/h", "h");
+            for dir in [room.at("d/outside"), room.at("d").join(other), room.at("elsewhere")] {
+                fs::create_dir_all(dir).expect("make directories");
+            }
+            symlink("../elsewhere", room.at("d/alone")).expect("symlink");
+            symlink(target, room.at("d").join(link)).expect("symlink");
+            if other == "l2" {
+                fs::remove_dir(room.at("d/l2")).expect("rmdir");
+                symlink(target, room.at("d/l2")).expect("symlink");
+            }
+            age(&room.at("s"));
+            // What the first run finds there is right for one of both.
+            let right = fs::copy(room.at(&format!("s/{other}/g")), room.at(&format!("d/{other}/g")));
+            right.expect("copy");
+            age(&room.at("d"));
+            for options in ["-aKn", "-aK", "-aK", "-aK"] {
+                let case = format!("{} {link} -> {target}, {options}", way.name());
+                let ended = way.cp(&[options], &[contents(&room.at("s"))], room.at("d")).run().sane();
+                let ended = ended.exits(3);
+                ended.says("and is followed; leave -K out, or remove the link");
+                if options == "-aK" {
+                    assert_eq!(fs::read(room.at("elsewhere/h")).expect("read"), b"h", "{case}");
+                }
+            }
+            assert_no_debris(&room.at("d"));
+        }
+        // From above the root down to it.
+        let room = Room::new();
+        room.file("s/up/d/g", "x");
+        room.file("s/g", "long content");
+        room.dir("d");
+        symlink("..", room.at("d/up")).expect("symlink");
+        for _ in 0..2 {
+            let ended = way.cp(&["-aK"], &[contents(&room.at("s"))], room.at("d")).run().sane();
+            ended.exits(3).says("up/d: another directory of this copy is");
+            assert_eq!(fs::read(room.at("d/g")).expect("read"), b"long content");
+        }
+    }
+}
+
 /// Goal: a single link is followed as a source, and words that contradict each other are refused.
 #[test]
 fn words_that_contradict_are_refused() {

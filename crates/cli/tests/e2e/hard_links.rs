@@ -12,8 +12,8 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use crate::support::compare::{ALL, assert_no_debris, assert_none_torn, assert_same};
 use crate::support::mount::Tmpfs;
 use crate::support::run::Outcome;
-use crate::support::way::Way;
-use crate::support::{Room, procs, set_mode};
+use crate::support::way::{Way, contents};
+use crate::support::{Room, age, procs, set_mode};
 
 fn link(from: &Path, to: &Path) {
     fs::hard_link(from, to).unwrap_or_else(|error| panic!("{} to {}: {error}", from.display(), to.display()));
@@ -540,4 +540,32 @@ fn users_keep_hard_links() {
         assert_eq!(sets(&sink.join("data")), sets(&data));
     }
     assert_eq!(rsync_would(&data, &sink.join("data")), "");
+}
+
+/// Goal: names of a file that lies behind a link that is followed (-K) are names of it, in the same directory
+/// and in others, and a second run changes nothing.
+#[test]
+fn names_behind_links_that_are_followed() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        room.file("data/l/deep/f", "f");
+        for name in ["l/deep/g", "l/g", "z"] {
+            link(&data.join("l/deep/f"), &data.join(name));
+        }
+        room.dir("out");
+        symlink("../out", sink.join("l")).expect("symlink");
+        age(&data);
+        for run in 0..2 {
+            let options = &["-aHK"];
+            let ended = way.cp(options, &[contents(&data)], &sink).run().sane().exits(0).summary();
+            assert_eq!(ended.number("hard_links"), if run == 0 { 3 } else { 0 }, "{}", way.name());
+            let inode = |name: &str| fs::symlink_metadata(sink.join(name)).expect("stat").ino();
+            for name in ["l/deep/g", "l/g", "z"] {
+                assert_eq!(inode(name), inode("l/deep/f"), "{} {name}", way.name());
+            }
+            assert!(sink.join("l").is_symlink());
+        }
+        assert_no_debris(&sink);
+    }
 }

@@ -30,6 +30,7 @@ use super::here::Jobs;
 use super::lock;
 use super::meta::{NotKeptCounters, Wanted, count, permitted, refuse_wider, set_meta};
 use super::names::{may_be_ours, tag_bits, tag_of};
+use super::stat::inode_of;
 use crate::descriptors::budget;
 use crate::io::IoTarget;
 use crate::jail::Jail;
@@ -301,7 +302,12 @@ impl SinkTree {
 
     /// The same tree, where this becomes of symbolic links.
     pub(super) fn with_links(self, links: LinksThere) -> SinkTree {
-        let standing = links.keep.then(|| Standing::new(links.begun, wall_clock()()));
+        let standing = links.keep.then(|| {
+            let standing = Standing::new(links.begun, wall_clock()());
+            // What is copied comes into the root.
+            let _ = standing.take(inode_of(&self.root_stat), DirId::ROOT, None);
+            standing
+        });
         SinkTree { standing, safe_links: links.safe, ..self }
     }
 

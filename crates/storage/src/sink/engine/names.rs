@@ -4,7 +4,8 @@
 //! names given, or why they cannot be.
 //! What must hold: a further name is given to the very inode that was published or found to be right, with
 //! the size and time that it had then, whatever stands at the first name by now; what stands at the name
-//! gives way at once and as for a file, or stays as it is; nothing of a name that was not given is left.
+//! gives way at once and as for a file, or stays as it is; nothing of a name that was not given is left. A
+//! further name of a symbolic link is judged as a link that is made there, and is known as one that came.
 //! Assumed: `/proc` is there, or this is root (as [`Jail::link_open`](crate::jail::Jail::link_open) needs
 //! it).
 //! Left out: which names are given, and when, which the session decides.
@@ -102,10 +103,7 @@ impl Firsts {
         {
             return Ok(fd.clone());
         }
-        let mut at = tree.root().clone();
-        for name in first.dir.iter() {
-            at = Arc::new(tree.jail().open_dir(&*at, name)?);
-        }
+        let at = tree.reach(&first.dir)?;
         *lock(&self.open) = Some((first.dir.clone(), at.clone()));
         Ok(at)
     }
@@ -127,6 +125,9 @@ impl Sink {
             Err(errno) => return Err(fault::os(FailureKind::Open, "stat", &path(), errno)),
         };
         if found.is_some_and(|stat| inode_of(&stat) == inode) {
+            if let Ok(held) = self.tree.jail().open_path(&dir, &file.name) {
+                self.may_join(item, &held)?;
+            }
             return self.is_joined(item, &dir, inode);
         }
         if let Some(stat) = &found
@@ -138,7 +139,11 @@ impl Sink {
             Ok(held) => held,
             Err(why) => return Ok(Joined::Apart(apart(&path(), why))),
         };
+        self.may_join(item, &held)?;
         self.tree.may_take(&dir, file.parent, &file.name)?;
+        if is_link(&held) && !haul_mutant::removed("names-of-links-come-too") {
+            self.tree.link_comes(inode);
+        }
         // Until it has its name nobody may take its temporary for a leftover.
         let _making = self.files.making();
         let given = match &found {
@@ -156,6 +161,19 @@ impl Sink {
             published.add(&self.tree, file.parent, &file.name, seen_of(&stat))?;
         }
         Ok(Joined::Is(change_of(found.as_ref(), was)))
+    }
+
+    /// Whether what is held may have this name: where a symbolic link leads depends on where its name is.
+    fn may_join(&self, item: &JoinItem, held: &OwnedFd) -> Result<(), Failure> {
+        if !is_link(held) || haul_mutant::removed("names-of-links-are-judged-anew") {
+            return Ok(());
+        }
+        let JoinItem { file, .. } = item;
+        let target = rustix::fs::readlinkat(held, c"", Vec::new()).map_err(|errno| {
+            let path = self.tree.path_of(file.parent, &file.name);
+            fault::os(FailureKind::Open, "read the link", &path, errno)
+        })?;
+        self.tree.may_link(file.parent, &file.name, target.as_bytes())
     }
 
     /// It is a name of the file already, unless the destination takes it for another one.
@@ -305,6 +323,10 @@ impl Sink {
             made.is_ok()
         })
     }
+}
+
+fn is_link(held: &OwnedFd) -> bool {
+    rustix::fs::fstat(held).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
 }
 
 /// What giving a name changes.

@@ -2,19 +2,19 @@
 //!
 //! What must hold: what stands there is looked at before it is entered; one that is ours and closed to us is
 //! opened to us, and that is noted before. A link is followed only where the user wants that, and then by
-//! [`standing`](super::standing) alone; what it leads to is not opened to us.
+//! [`standing`](super::standing) alone; what it leads to is not opened to us, and is no other entry's.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use haul_core::entry::Name;
+use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::DirId;
 use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, Mode, Stat};
 use rustix::io::Errno;
 
-use super::standing::CAME;
+use super::standing::{CAME, Refused, Standing};
 use super::{DirState, Node, SinkTree, not_a_directory};
 use crate::io::IoTarget;
 use crate::sink::fold::is_exact;
@@ -61,7 +61,13 @@ impl SinkTree {
             }
         };
         let fd = match opened {
-            Ok(fd) => Arc::new(fd),
+            Ok(fd) => match self.take(id, node, &fd) {
+                Ok(()) => Arc::new(fd),
+                Err(failure) => {
+                    slot.state = DirState::Failed(failure.clone());
+                    return Err(failure);
+                }
+            },
             Err(errno) => {
                 let path = self.path_of(node.parent, &node.name);
                 let failure = match errno {
@@ -107,6 +113,49 @@ impl SinkTree {
         Ok(self.claim(node.parent, parent, &node.name, inode, id.as_file()))
     }
 
+    /// Where links are followed: the directory that was opened is no other entry's by one of them.
+    fn take(&self, id: DirId, node: &Node, fd: &OwnedFd) -> Result<(), Failure> {
+        let Some(standing) =
+            self.standing.as_ref().filter(|_| !haul_mutant::removed("links-join-no-entries"))
+        else {
+            return Ok(());
+        };
+        let path = || self.path_of(node.parent, &node.name);
+        let stat =
+            rustix::fs::fstat(fd).map_err(|errno| fault::os(FailureKind::Open, "stat", &path(), errno))?;
+        let why = match standing.take(inode_of(&stat), id, self.link_above(standing, id)) {
+            Ok(()) => return Ok(()),
+            Err(Refused::Unknown) => {
+                "so many directories came before it that nobody remembers them, and one of them may be \
+                 where it leads; copy it with a command of its own"
+                    .to_owned()
+            }
+            Err(Refused::Anothers(link)) => {
+                let there = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
+                let there =
+                    there.map_or_else(|_| path(), |there| haul_base::escape::within(there.as_bytes()));
+                format!(
+                    "another directory of this copy is {there} as well, for the symbolic link {link} stands there and is followed; \
+                     leave `keep_dirlinks` out, or remove the link"
+                )
+            }
+        };
+        let text = format!("{}: {why}", path());
+        Err(fault::failure(FailureKind::Create, Errno::NOTUNIQ.raw_os_error(), text))
+    }
+
+    /// The link by which the directory, or the nearest one above it, was entered.
+    fn link_above(&self, standing: &Standing, id: DirId) -> Option<Arc<str>> {
+        let mut at = id;
+        for _ in 0..=DEPTH_MAX {
+            if let Some(link) = standing.link_of(at) {
+                return Some(link);
+            }
+            at = self.node(at).ok()?.parent;
+        }
+        None
+    }
+
     /// Makes the directory, or opens the one that stands there; `state` says which, also if it cannot be
     /// opened then. One that stands there is looked at first, for where it is closed to us it is opened up.
     fn make(
@@ -144,7 +193,8 @@ impl SinkTree {
     fn open_dir(&self, parent: &OwnedFd, name: &Name, id: DirId) -> rustix::io::Result<OwnedFd> {
         match (self.jail.open_dir(parent, name), &self.standing) {
             (Err(Errno::NOTDIR | Errno::LOOP), Some(standing)) => {
-                standing.open(parent, name, id).map_err(|errno| match errno {
+                let shown = || self.path_of_dir(id);
+                standing.open(parent, name, (id, &shown)).map_err(|errno| match errno {
                     // Nothing is made where it leads.
                     Errno::NOENT => Errno::NOTDIR,
                     errno => errno,
@@ -152,6 +202,20 @@ impl SinkTree {
             }
             (opened, _) => opened,
         }
+    }
+
+    /// Opens a directory by the names that lead to it from the root, on the way that entries take, though it
+    /// may be over.
+    pub(in crate::sink) fn reach(&self, names: &[Name]) -> rustix::io::Result<Arc<OwnedFd>> {
+        let mut at = self.root.clone();
+        for name in names {
+            let opened = match (self.jail.open_dir(&*at, name), &self.standing) {
+                (Err(Errno::NOTDIR | Errno::LOOP), Some(standing)) => standing.lead(&at, name)?.0,
+                (opened, _) => opened?,
+            };
+            at = Arc::new(opened);
+        }
+        Ok(at)
     }
 
     /// Opens a directory that stood there before. Where it is ours and closed to us, it is opened to us until

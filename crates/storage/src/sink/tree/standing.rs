@@ -6,14 +6,17 @@
 //! whenever it comes: a source could else write wherever its links lead. So each link on the way is held,
 //! told by its inode, and read while it is held; nothing is resolved by anybody else. Of a copy that is begun
 //! again the links of the attempts before count as its own, by their ctime. A directory that was followed
-//! once is followed again by the same link alone, and only to the same directory.
-//! Bounds: the inodes of [`CAME_MAX`] links are kept; when more have come, none is followed any more.
+//! once is followed again by the same link alone, and only to the same directory. No directory of the
+//! destination becomes that of two entries by a link: each would take the other's files for its own.
+//! Bounds: the inodes of [`CAME_MAX`] links are kept, and of [`TAKEN_MAX`] directories; when more have come,
+//! no further link is followed.
 //! Left out: links that an earlier command brought, which nobody can tell from those of the user. Where the
 //! clock of a file server is two seconds behind this host's, those of an earlier attempt.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haul_core::entry::{Name, Timestamp};
@@ -27,6 +30,8 @@ use crate::sink::stat::{inode_of, seen_of};
 
 /// Links of one copy that are told from others.
 const CAME_MAX: usize = 1 << 20;
+/// Directories of one copy that are told from others.
+const TAKEN_MAX: usize = 1 << 20;
 /// Links behind each other that are followed, as many as Linux does.
 const LINKS_MAX: usize = 40;
 /// Times of files are this coarse at most.
@@ -40,8 +45,32 @@ pub(super) struct Standing {
     came: Mutex<HashSet<Inode>>,
     /// Links that are younger may have come with an earlier attempt.
     before: Option<Timestamp>,
-    /// Of directories that were entered so: the link, and where it led.
-    followed: Mutex<HashMap<DirId, (Inode, Inode)>>,
+    /// Directories that were entered so.
+    followed: Mutex<HashMap<DirId, Followed>>,
+    /// Whose each directory is that was entered, in whatever way; kept when they are over.
+    taken: Mutex<HashMap<Inode, Taken>>,
+}
+
+struct Followed {
+    link: Inode,
+    dir: Inode,
+    /// Path of the link, for messages.
+    shown: Arc<str>,
+}
+
+struct Taken {
+    id: DirId,
+    /// The link that it lies behind, for messages.
+    behind: Option<Arc<str>>,
+}
+
+/// Why a directory cannot be an entry's.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It is another's too, by this link.
+    Anothers(Arc<str>),
+    /// Nobody remembers whether it is.
+    Unknown,
 }
 
 impl Standing {
@@ -51,7 +80,7 @@ impl Standing {
             let ago = i64::try_from((ago + GRAIN).as_secs() + 1).unwrap_or(i64::MAX);
             Timestamp { secs: now.secs.saturating_sub(ago), nanos: 0 }
         });
-        Standing { came: Mutex::default(), before, followed: Mutex::default() }
+        Standing { came: Mutex::default(), before, followed: Mutex::default(), taken: Mutex::default() }
     }
 
     /// This copy made the link, which has no name yet.
@@ -67,12 +96,64 @@ impl Standing {
         lock(&self.followed).remove(&id);
     }
 
-    /// Opens what the link `name` in `parent` leads to.
+    /// The link by which the directory was entered, for messages.
+    pub(super) fn link_of(&self, id: DirId) -> Option<Arc<str>> {
+        lock(&self.followed).get(&id).map(|followed| followed.shown.clone())
+    }
+
+    /// The directory with this inode is the entry's, which lies behind the link `behind` or behind none.
     ///
     /// # Errors
-    /// [`CAME`]: it, or one on its way, came with this copy. `ENOTDIR`: it leads to no directory. `ESTALE`:
-    /// not to the one that it led to.
-    pub(super) fn open(&self, parent: &OwnedFd, name: &Name, id: DirId) -> Result<OwnedFd> {
+    /// It may be another entry's, and one of both lies behind a link.
+    pub(super) fn take(
+        &self,
+        inode: Inode,
+        id: DirId,
+        behind: Option<Arc<str>>,
+    ) -> std::result::Result<(), Refused> {
+        let mut taken = lock(&self.taken);
+        let has_room = taken.len() < TAKEN_MAX;
+        match taken.entry(inode) {
+            Entry::Occupied(other) if other.get().id != id => {
+                match behind.or_else(|| other.get().behind.clone()) {
+                    Some(link) => Err(Refused::Anothers(link)),
+                    // A file system that is mounted twice.
+                    None => Ok(()),
+                }
+            }
+            Entry::Occupied(_) => Ok(()),
+            Entry::Vacant(_) if !has_room => behind.map_or(Ok(()), |_| Err(Refused::Unknown)),
+            Entry::Vacant(free) => {
+                free.insert(Taken { id, behind });
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens what the link `name` in `parent` leads to, for an entry, whose path is `shown`.
+    ///
+    /// # Errors
+    /// As [`lead`](Self::lead). `ESTALE`: it leads not to the directory that it led to.
+    pub(super) fn open(
+        &self,
+        parent: &OwnedFd,
+        name: &Name,
+        (id, shown): (DirId, &dyn Fn() -> String),
+    ) -> Result<OwnedFd> {
+        let (found, (link, dir)) = self.lead(parent, name)?;
+        let mut followed = lock(&self.followed);
+        let before = followed.entry(id).or_insert_with(|| Followed { link, dir, shown: Arc::from(shown()) });
+        match (before.link, before.dir) == (link, dir) {
+            true => Ok(found),
+            false => Err(Errno::STALE),
+        }
+    }
+
+    /// Opens what the link `name` in `parent` leads to. With it come the inodes of the link and of that.
+    ///
+    /// # Errors
+    /// [`CAME`]: it, or one on its way, came with this copy. `ENOTDIR`: it leads to no directory.
+    pub(super) fn lead(&self, parent: &OwnedFd, name: &Name) -> Result<(OwnedFd, (Inode, Inode))> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut at = openat(parent, c".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut ahead: VecDeque<Vec<u8>> = VecDeque::from([name.as_bytes().to_vec()]);
@@ -100,10 +181,7 @@ impl Standing {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(&at, c".", flags, Mode::empty())?;
         let leads = (link, inode_of(&fstat(&dir)?));
-        match *lock(&self.followed).entry(id).or_insert(leads) == leads {
-            true => Ok(dir),
-            false => Err(Errno::STALE),
-        }
+        Ok((dir, leads))
     }
 
     fn has_come(&self, link: &Stat) -> bool {
@@ -156,7 +234,7 @@ mod tests {
         link("loop", "loop");
         let root = Jail::open_root(&base.join("root")).expect("root");
         let standing = Standing::new(None, NOW);
-        let opens = |at: &str, id| standing.open(&root, &name(at), DirId(id));
+        let opens = |at: &str, id| standing.open(&root, &name(at), (DirId(id), &|| at.to_owned()));
         let leads = |at: &str, id| inode_of(&fstat(opens(at, id).expect(at)).expect("stat"));
         assert_eq!(leads("near", 1), inode(&base.join("root/in")));
         for (id, at) in (2..).zip(["up", "whole", "chain1"]) {
@@ -193,7 +271,7 @@ mod tests {
         let root = Jail::open_root(dir.path()).expect("root");
         let opens = |begun, secs| {
             let standing = Standing::new(begun, Timestamp { secs, nanos: 0 });
-            standing.open(&root, &name("link"), DirId(1)).map(drop)
+            standing.open(&root, &name("link"), (DirId(1), &String::new)).map(drop)
         };
         let minute = Some(Duration::from_secs(60));
         assert_eq!(opens(None, ctime), Ok(()));
