@@ -1,12 +1,15 @@
-//! Owners between hosts that have other numbers for the same names.
+//! Owners between hosts that have other numbers for the same names, and what they may do until the mode is set.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use crate::support::Room;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
 use crate::support::run::Haul;
 use crate::support::way::{Way, contents};
+use crate::support::{Room, age, set_mode};
 
 /// The number that `daemon` has where the near end runs, as a user and as a group.
 const NEAR: (u32, u32) = (41_234, 42_345);
@@ -94,4 +97,56 @@ fn on_one_host_numbers_do() {
     chown(data.join("f"), Some(far().0), Some(41_001)).expect("give it away");
     Way::Here.cp(&["-a"], &[contents(&data)], &sink).run().sane().exits(0);
     assert_eq!(owner(&sink.join("f")), (far().0, 41_001));
+}
+
+/// Goal: what stands there is given to nobody while its mode gives him what he has not at the source: not the
+/// destination, nor a directory, file or FIFO in it.
+/// Method: the calls of a copy that finds all of them open to their group: before each is given away, the same
+/// thread has taken from its mode what the wanted one has not. Each of the three modes is another one.
+#[test]
+fn modes_are_narrowed_before_owners_are_set() {
+    need!("root", "strace");
+    let room = Room::new();
+    let (data, sink, log) = (room.at("data"), room.at("sink"), room.at("log"));
+    for tree in [&data, &sink] {
+        fs::create_dir_all(tree.join("d")).expect("make directories");
+        fs::write(tree.join("f"), "x").expect("write");
+        mknodat(CWD, tree.join("p"), FileType::Fifo, Mode::RUSR, 0).expect("make a FIFO");
+        let is_data = tree == &data;
+        for (name, theirs, ours) in
+            [("", 0o705, 0o770), ("d", 0o705, 0o770), ("f", 0o604, 0o660), ("p", 0o604, 0o660)]
+        {
+            set_mode(&tree.join(name), if is_data { theirs } else { ours });
+            if is_data {
+                chown(tree.join(name), Some(5), Some(6)).expect("give it away");
+            }
+        }
+        age(tree);
+    }
+    Way::Here.cp(&["-a"], &[contents(&data)], &sink).traced("/chmod,/chown", &log).run().exits(0);
+    let calls = fs::read_to_string(&log).expect("what strace wrote");
+    let mut given = 0;
+    let mut last: BTreeMap<&str, &str> = BTreeMap::new();
+    for line in calls.lines() {
+        let (thread, call) = line.split_once(' ').expect("a thread and its call");
+        let before = last.insert(thread, call).unwrap_or_default();
+        let Some(fd) = call.trim_start().strip_prefix("fchown").filter(|call| call.contains(", 5, 6")) else {
+            continue;
+        };
+        let fd: String = fd
+            .trim_start_matches(|c: char| !c.is_ascii_digit())
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
+        let is_same = before.contains(&format!("chmod({fd}<")) || before.contains(&format!("/fd/{fd}\""));
+        let is_narrow =
+            before.contains("chmod") && [", 0700", ", 0600"].iter().any(|mode| before.contains(mode));
+        assert!(is_same && is_narrow, "{before}, then {call}\n{calls}");
+        given += 1;
+    }
+    assert_eq!(given, 4, "{calls}");
+    for (name, mode) in [("", 0o705), ("d", 0o705), ("f", 0o604), ("p", 0o604)] {
+        let stat = fs::metadata(sink.join(name)).expect("stat");
+        assert_eq!((stat.mode() & 0o7777, stat.uid(), stat.gid()), (mode, 5, 6), "{name:?}");
+    }
 }

@@ -19,6 +19,7 @@ use crate::store::NotKept;
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
+const STICKY: u32 = 0o1000;
 
 /// Counts of what the destination would not keep. Shared, so that they can be read when the engine is gone.
 #[derive(Debug, Default)]
@@ -126,7 +127,8 @@ impl Wanted<'_> {
     }
 }
 
-/// Owner first, for a change of owner clears setuid and setgid; mtime last. Then looks what stands.
+/// Owner first, for a change of owner clears setuid and setgid, and before it the mode is narrowed; mtime
+/// last. Then looks what stands.
 pub(super) fn set_meta(
     fd: impl AsFd,
     wanted: &Wanted<'_>,
@@ -159,10 +161,16 @@ pub(super) fn set_owner_of(
     {
         // A look costs less than to set what stands, where files are made without a name: there the kernel
         // knows at once whose they are.
-        let stands =
-            || rustix::fs::fstat(fd).map(|stat| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
-        if wanted.made_with.is_some() && stands() == Ok(ids) {
-            return Ok((true, true));
+        let stat = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?;
+        match wanted.made_with {
+            Some(_) if (stat.st_uid, stat.st_gid) == (meta.uid, meta.gid) => return Ok((true, true)),
+            // It gives nobody more than its source.
+            Some(_) => {}
+            None => {
+                let chmod = |mode| retry_on_intr(|| rustix::fs::fchmod(fd, mode));
+                narrow(&stat, ids, meta.mode | wanted.keep, chmod)
+                    .map_err(|errno| fail("set the mode of", errno))?;
+            }
         }
         let chown = |uid, gid| retry_on_intr(|| rustix::fs::fchown(fd, uid, gid));
         (user, group) = set_owner(ids, chown).map_err(|errno| fail("set the owner of", errno))?;
@@ -171,6 +179,25 @@ pub(super) fn set_owner_of(
         }
     }
     Ok((user, group))
+}
+
+/// Before another owner or group has what is `stat`: takes away what its mode gives and `allowed` does not, or
+/// they would have that until the mode is set, and for good where this run ends before.
+pub(super) fn narrow(
+    stat: &Stat,
+    (uid, gid): (Uid, Gid),
+    allowed: u32,
+    chmod: impl FnOnce(Mode) -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
+    let before = stat.st_mode & 0o7777;
+    // The sticky bit gives nothing, it denies.
+    let both = before & (allowed | STICKY);
+    let is_theirs = (stat.st_uid, stat.st_gid) == (uid.as_raw(), gid.as_raw());
+    if is_theirs || both == before || haul_mutant::removed("modes-are-narrowed-before-the-owner") {
+        return Ok(());
+    }
+    // Where it is refused its owner is not set either.
+    permitted(chmod(Mode::from_raw_mode(both))).map(drop)
 }
 
 /// Sets mode and mtime of what was given its owner as far as `owned` says, and looks what stands.

@@ -20,7 +20,7 @@ use super::Sink;
 use crate::attributes::{self, Subject};
 use crate::sink::calls::times;
 use crate::sink::fault;
-use crate::sink::meta::{count, ids, is_wider, kept_bits, permitted, set_owner, wider};
+use crate::sink::meta::{count, ids, is_wider, kept_bits, narrow, permitted, set_owner, wider};
 use crate::sink::stat::{inode_of, is_node, note_differs, rights_of, seen_of, stood_of};
 
 impl Sink {
@@ -152,6 +152,8 @@ impl Sink {
             && let Some(ids) = ids(meta)
         {
             let flags = AtFlags::EMPTY_PATH;
+            narrow(before, ids, meta.mode, |mode| jail.set_mode(held, mode))
+                .map_err(|errno| fail("set the mode of", errno))?;
             let chown = |uid, gid| retry_on_intr(|| rustix::fs::chownat(held, "", uid, gid, flags));
             owned = set_owner(ids, chown).map_err(|errno| fail("set the owner of", errno))?;
             if owned != (true, true) {
