@@ -116,6 +116,15 @@ pub struct Candidate {
     pub target: Option<Box<[u8]>>,
 }
 
+/// Whether a copy brings one out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Yes,
+    No,
+    /// It should come, and does not, for something of the user's would be lost: why, in words.
+    Refused(String),
+}
+
 /// Who may write a file directly: leases of an older epoch are void.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch {

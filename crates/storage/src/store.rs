@@ -21,8 +21,8 @@ use haul_core::journal::Resume;
 use haul_core::metadata::Values;
 use haul_core::transfer::op::{Existing, Inode, Joined};
 use haul_core::transfer::source::{Lies, OnChange};
-use haul_core::volume::Candidate;
 use haul_core::volume::catalog::Failure as Refusal;
+use haul_core::volume::{Candidate, Wanted};
 use haul_core::wire::{Agreed, Failure, FailureKind, SinkOptions, SourceRoot};
 
 pub use super::attributes::Keeps;
@@ -185,7 +185,7 @@ pub trait Picks: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The volume's catalog does not say.
-    fn pick(&self, entries: &[Candidate]) -> Result<Vec<bool>, Refusal>;
+    fn pick(&self, entries: &[Candidate]) -> Result<Vec<Wanted>, Refusal>;
     /// One that was picked changed, and is read anew as this.
     fn is_another(&self, entry: &Candidate);
 }

@@ -9,10 +9,15 @@
 //! written, cut, renamed or replaced meanwhile nothing is noted, and a drain that dies has noted nothing that
 //! was not durable. Whether a file has a home is asked of the catalog after the look at it.
 //! A home on this host is looked at before anybody says that a file has it: what was removed there, or is
-//! another by its length or its time, is none. Left out: what becomes of homes on other hosts.
+//! another by its length or its time, is none. What is another there, while the file is what it was, is
+//! newer: a drain leaves it, unless it is told otherwise, or brings the file elsewhere. Left out: what becomes
+//! of homes on other hosts.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -20,7 +25,7 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use haul_core::entry::{DEPTH_MAX, Name, Timestamp};
 use haul_core::volume::catalog::{Brought, Entry, EntryNo, Failure, Kind, Known, Noting, PAGE_MAX, ROOT};
-use haul_core::volume::{Candidate, ContentVersion, FileNo};
+use haul_core::volume::{Candidate, ContentVersion, FileNo, Wanted};
 use rustix::io::Errno;
 
 use crate::catalog::client::Client as Catalog;
@@ -54,6 +59,19 @@ struct Coming {
     is_link: bool,
 }
 
+/// What a drain brings, and where to.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// For people.
+    pub place: String,
+    /// The directory, if it is on this host.
+    pub here: Option<PathBuf>,
+    /// Also what has a home.
+    pub all: bool,
+    /// Also where something else stands at its home by now.
+    pub force: bool,
+}
+
 /// What a drain came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
@@ -76,8 +94,9 @@ pub struct Sum {
 struct Shared {
     catalog: Arc<Catalog>,
     client: Client,
+    /// As it is noted.
     place: String,
-    all: bool,
+    asked: Asked,
     coming: Mutex<HashMap<Vec<u8>, Coming>>,
     noted: AtomicU64,
     changed: AtomicU64,
@@ -104,17 +123,15 @@ impl std::fmt::Debug for Drain {
 }
 
 impl Drain {
-    /// `place`: where to, for people. `all`: also what has a home.
-    ///
     /// # Errors
     /// The system gives no thread.
-    pub fn new(catalog: Arc<Catalog>, client: Client, place: String, all: bool) -> io::Result<Drain> {
-        let place = place::noted(place, Some(0));
+    pub fn new(catalog: Arc<Catalog>, client: Client, asked: Asked) -> io::Result<Drain> {
+        let place = place::noted(asked.place.clone(), Some(0));
         let shared = Arc::new(Shared {
             catalog,
             client,
             place,
-            all,
+            asked,
             coming: Mutex::default(),
             noted: AtomicU64::new(0),
             changed: AtomicU64::new(0),
@@ -144,11 +161,12 @@ impl Drain {
         }
     }
 
-    /// Which of these come, in their order: those that have no home. They were looked at before.
+    /// Which of these come, in their order: those that have no home. They were looked at before. Those whose
+    /// home would be replaced, and is another by now, are refused.
     ///
     /// # Errors
     /// The catalog's.
-    pub fn pick(&self, entries: &[Candidate]) -> Result<Vec<bool>, Failure> {
+    pub fn pick(&self, entries: &[Candidate]) -> Result<Vec<Wanted>, Failure> {
         let mut wanted = Vec::with_capacity(entries.len());
         for page in entries.chunks(PAGE_MAX) {
             let known = self.shared.catalog.known(page.iter().map(|one| one.entry).collect())?;
@@ -164,12 +182,20 @@ impl Drain {
                     false => look.is_some_and(|look| has_home(&look, &known)),
                 };
                 let home = known.home.as_ref().filter(|_| has);
-                let has = home.is_some_and(|home| self.shared.is_at(&home.place, one));
-                let wants = self.shared.all || !has;
-                if wants {
+                let has = match home.map(|home| self.shared.is_at(&home.place, one)) {
+                    Some(Ok(has)) => has,
+                    None => false,
+                    Some(Err(why)) => {
+                        wanted.push(Wanted::Refused(why));
+                        continue;
+                    }
+                };
+                if self.shared.asked.all || !has {
+                    wanted.push(Wanted::Yes);
                     let (entry, state, version) = (one.entry, known.state, one.version);
                     coming.insert(one.path.clone(), Coming { entry, state, version, is_link });
                 } else {
+                    wanted.push(Wanted::No);
                     self.shared.at_home.fetch_add(1, Ordering::AcqRel);
                     let place = home.map_or("", |home| place::shown(&home.place));
                     if place != place::shown(&self.shared.place) {
@@ -180,7 +206,6 @@ impl Drain {
                         }
                     }
                 }
-                wanted.push(wants);
             }
         }
         Ok(wanted)
@@ -251,19 +276,35 @@ impl Drain {
 }
 
 impl Shared {
-    /// Whether what stands at its home is what it is; what is not is remembered.
-    fn is_at(&self, noted: &str, one: &Candidate) -> bool {
+    /// Whether what stands at its home is what it is; what is not is remembered. Words where bringing it would
+    /// replace something else there.
+    fn is_at(&self, noted: &str, one: &Candidate) -> Result<bool, String> {
         let what = match &one.target {
             Some(target) => What::Link(target.clone()),
             None => What::File { len: one.len, mtime: one.mtime },
         };
-        let Stands::Not(why) = place::look(noted, &one.path, &what) else { return true };
+        let why = match place::look(noted, &one.path, &what) {
+            Stands::It | Stands::Elsewhere => return Ok(true),
+            Stands::Gone(why) => why,
+            Stands::Another(why) => {
+                // Of another host nobody knows whether it has the same files.
+                let to = self.asked.here.as_ref().map(|dir| dir.join(OsStr::from_bytes(&one.path)));
+                let replaces = to.is_none_or(|to| place::may_be(noted, &one.path, &to));
+                if replaces && !self.asked.force && !haul_mutant::removed("newer-homes-are-left") {
+                    let home = place::own(noted, &one.path);
+                    return Err(format!(
+                        "its home, {home}, {why}, and was left; --force brings the volume's"
+                    ));
+                }
+                why
+            }
+        };
         let (count, some) = &mut *lock(&self.lost);
         *count += 1;
         if some.len() < NAMED_MAX {
             some.push(in_words(&one.path, noted, &why));
         }
-        false
+        Ok(false)
     }
 
     fn note_all(&self, brought: &Receiver<(Vec<u8>, Coming)>) {
@@ -491,7 +532,7 @@ fn home_of(
         (None, _) => return HomeOf::Nowhere,
     };
     match place::look(&home.place, path, &what) {
-        Stands::Not(why) => HomeOf::Lost(in_words(path, &home.place, &why)),
+        Stands::Gone(why) | Stands::Another(why) => HomeOf::Lost(in_words(path, &home.place, &why)),
         Stands::It | Stands::Elsewhere => {
             HomeOf::At { place: place::shown(&home.place).into(), own: place::own(&home.place, path) }
         }

@@ -36,8 +36,10 @@ pub enum Stands {
     It,
     /// That place is not on this host, or nobody knows where it is.
     Elsewhere,
-    /// Something else, or nothing: what, behind the place's name.
-    Not(String),
+    /// Nothing: in words, behind the place's name.
+    Gone(String),
+    /// Something else, or what cannot be looked at: in words, behind the place's name.
+    Another(String),
 }
 
 /// What this host is called.
@@ -101,13 +103,23 @@ pub fn look(noted: &str, path: &[u8], what: &What) -> Stands {
     };
     match fs::symlink_metadata(&at) {
         Ok(found) if is_it(&at, &found, what) => Stands::It,
-        Ok(_) => Stands::Not("is another by now".into()),
-        Err(error)
-            if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
-        {
-            Stands::Not("is not there any more".into())
-        }
-        Err(error) => Stands::Not(format!("cannot be looked at: {}", errno::text(error))),
+        Ok(_) => Stands::Another("is another by now".into()),
+        Err(error) if is_gone(&error) => Stands::Gone("is not there any more".into()),
+        Err(error) => Stands::Another(format!("cannot be looked at: {}", errno::text(error))),
+    }
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+}
+
+/// Whether what stands at the place of an entry on this host may be what stands at this path: it is, by
+/// whatever ways both lead there, or nobody can tell.
+pub fn may_be(noted: &str, path: &[u8], other: &Path) -> bool {
+    let Some(at) = here(noted, path) else { return false };
+    match (fs::symlink_metadata(&at), fs::symlink_metadata(other)) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        (Err(error), _) | (_, Err(error)) => !is_gone(&error),
     }
 }
 
@@ -154,7 +166,25 @@ mod tests {
         ] {
             assert_eq!(look(&at, b"no-such-name", &what), Stands::Elsewhere, "{at}");
         }
-        assert!(matches!(look(&noted(format!("{host}:/"), Some(0)), b"no-such-name", &what), Stands::Not(_)));
+        assert!(matches!(
+            look(&noted(format!("{host}:/"), Some(0)), b"no-such-name", &what),
+            Stands::Gone(_)
+        ));
+    }
+
+    /// Goal: a path that leads to an entry's place by other ways is seen to, and what is not there is not it.
+    #[test]
+    fn places_are_known_by_what_stands_there() {
+        let room = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| room.path().join(name);
+        fs::create_dir(path("d")).expect("made");
+        fs::write(path("d/f"), b"x").expect("written");
+        fs::write(path("g"), b"x").expect("written");
+        std::os::unix::fs::symlink("d", path("way")).expect("a link");
+        let at = noted(format!("{}:{}", this_host(), path("way").display()), Some(1));
+        assert!(may_be(&at, b"v/f", &path("d/f")) && may_be(&at, b"v/f", &path("way/f")));
+        assert!(!may_be(&at, b"v/f", &path("g")) && !may_be(&at, b"v/f", &path("none")));
+        assert!(!may_be(&at, b"v/none", &path("none")), "nothing is replaced");
     }
 
     /// Goal: what stands there is it as long as it has its kind, length, time and target, each.

@@ -178,6 +178,11 @@ pub struct Drain {
     #[arg(long)]
     pub all: bool,
 
+    /// Bring also what would replace something newer: files whose home at DST was written since they came from
+    /// it, which are named and left else
+    #[arg(long)]
+    pub force: bool,
+
     /// Say what would be brought, and how much; change nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,

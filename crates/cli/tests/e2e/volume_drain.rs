@@ -241,6 +241,62 @@ fn homes_that_are_lost_are_none() {
     assert_eq!(homes(&pen).0.len(), 1, "what was brought out is looked at too");
 }
 
+/// Goal: what was written at home since it was brought from there, or there, is not replaced by the older file
+/// of the volume, by whatever way `--to` leads there: it is left and named, and a dry run says the same; what
+/// is gone is brought, and so is the older one elsewhere, or with `--force`.
+#[test]
+fn newer_homes_are_left() {
+    let user = User::new();
+    let home = user.room.dir("p");
+    user.room.dir("p/in");
+    for name in ["log", "gone", "same"] {
+        user.room.file(&format!("p/in/{name}"), "line 1\n");
+    }
+    symlink("log", home.join("in/l")).expect("a link");
+    symlink("p", user.room.at("way")).expect("a link");
+    tree::settle(&home);
+    user.cp(&["-r"], home.join("in"), "vol://v/").run().sane().exits(0);
+    fs::write(home.join("in/log"), "line 1\nline 2\n").expect("written");
+    fs::remove_file(home.join("in/gone")).expect("removed");
+    fs::remove_file(home.join("in/l")).expect("removed");
+    symlink("same", home.join("in/l")).expect("another link");
+    let newer = || {
+        assert_eq!(read(home.join("in/log")), b"line 1\nline 2\n");
+        assert_eq!(fs::read_link(home.join("in/l")).expect("a link"), Path::new("same"));
+    };
+
+    let left = format!(
+        ":{}, is another by now, and was left; --force brings the volume's",
+        text(&home.join("in/log"))
+    );
+    let dry = drain(&user, &["-n", "--to", text(&home)]).run().sane().exits(3);
+    said(&dry, &left);
+    assert_eq!(dry.summary().number("files"), 1, "{}", dry.describe());
+    let first = drain(&user, &["--to", text(&user.room.at("way"))]).run().sane().exits(3);
+    said(&first, &left);
+    assert_eq!(first.summary().number("failed"), 2, "{}", first.describe());
+    assert_eq!(read(home.join("in/gone")), b"line 1\n");
+    newer();
+    for more in [&["--all"][..], &[]] {
+        let again = drain(&user, &[more, &["--to", text(&home)]].concat()).run().sane().exits(3);
+        said(&again, &left);
+        newer();
+    }
+    let refused = user.env(Haul::new(["volume", "destroy", "v"])).run().sane().exits(1);
+    said(&refused, "there are 2 files in the volume v that have no home");
+
+    let out = user.room.at("out");
+    drain(&user, &["--to", text(&out)]).run().sane().exits(0);
+    assert_eq!(read(out.join("in/log")), b"line 1\n", "elsewhere nothing is lost by it");
+    newer();
+    fs::write(out.join("in/log"), "line 1\nand more\n").expect("written");
+    drain(&user, &["--to", text(&out)]).run().sane().exits(3);
+    assert_eq!(read(out.join("in/log")), b"line 1\nand more\n", "of what was brought out too");
+    drain(&user, &["--force", "--to", text(&out)]).run().sane().exits(0);
+    assert_eq!(read(out.join("in/log")), b"line 1\n");
+    user.env(Haul::new(["volume", "destroy", "v"])).run().sane().exits(0);
+}
+
 /// Goal: where nothing can have a home is refused, and with it what is no option of it.
 #[test]
 fn what_is_no_place_is_refused() {

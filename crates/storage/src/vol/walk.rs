@@ -16,7 +16,7 @@ use crossbeam_channel::bounded;
 use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, Name, Version};
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::volume::catalog::{Entry, EntryNo, Failure as Refusal, Kind, Place as At};
-use haul_core::volume::{Candidate, FileNo};
+use haul_core::volume::{Candidate, FileNo, Wanted};
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_volume::client::{Look, Waiting};
 
@@ -285,7 +285,20 @@ impl Walker {
             kept.push(((name, entry), look));
         }
         let mut wanted = picks.pick(&candidates)?.into_iter();
-        kept.retain(|((_, entry), _)| is_dir(entry) || wanted.next().unwrap_or(true));
+        kept.retain(|((name, entry), _)| {
+            if is_dir(entry) {
+                return true;
+            }
+            match wanted.next().unwrap_or(Wanted::Yes) {
+                Wanted::Yes => true,
+                Wanted::No => false,
+                Wanted::Refused(why) => {
+                    let failure = self.failed(FailureKind::Create, "bring", (above, Some(name)), 0, &why);
+                    self.fail((above, Some(name)), failure, CountsAs::Entry);
+                    false
+                }
+            }
+        });
         Ok(kept)
     }
 

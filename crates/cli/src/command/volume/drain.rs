@@ -5,16 +5,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args as _, FromArgMatches as _};
 use haul::api::{Endpoint, EntryEnd, EntryKind, Event, Picks};
-use haul_core::volume::Candidate;
 use haul_core::volume::catalog::{Failure, Request};
+use haul_core::volume::{Candidate, Wanted};
 use haul_volume::client::{Client, Config};
-use haul_volume::drain::{Drain, Sum};
+use haul_volume::drain::{Asked, Drain, Sum};
 
 use super::{FAILED, Trouble, USAGE, access_to_change, catalog, keys, note, talk};
 use crate::args::Cp;
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Of(Drain);
 
 impl Picks for Of {
-    fn pick(&self, entries: &[Candidate]) -> Result<Vec<bool>, Failure> {
+    fn pick(&self, entries: &[Candidate]) -> Result<Vec<Wanted>, Failure> {
         self.0.pick(entries)
     }
 
@@ -43,7 +43,7 @@ impl Picks for Of {
 pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
     let (_, access) = access_to_change(&args.name)?;
     let source = format!("vol://{}/", args.name);
-    let (place, is_sure) = place(args, &source)?;
+    let (place, here, is_sure) = place(args, &source)?;
     let (keys, servers) = (keys(&access)?, access.addresses()?);
     let patience = args.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.max(1).into()));
     let catalog = catalog(&access, patience)?;
@@ -58,7 +58,8 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
     let failed = |error: std::io::Error| Trouble(haul::errno::text(error), FAILED);
     let client = Client::start_for(config, &catalog).map_err(failed)?;
     let catalog = Arc::new(catalog);
-    let drain = Drain::new(catalog.clone(), client, place.clone(), args.all).map_err(failed)?;
+    let asked = Asked { place: place.clone(), here, all: args.all, force: args.force };
+    let drain = Drain::new(catalog.clone(), client, asked).map_err(failed)?;
     if !is_sure && !haul_mutant::removed("drains-to-memory-are-no-homes") {
         drain.hold();
     }
@@ -159,9 +160,9 @@ fn elsewhere_in_words(Sum { elsewhere, places, at_home, .. }: &Sum) -> Option<St
     Some(format!("{count}in {}", places.join(", ")))
 }
 
-/// Where to, for people, and whether what comes there is sure to last: of another host that is known at the
-/// end. What is no place that lasts is refused.
-fn place(args: &Args, source: &str) -> Result<(String, bool), Trouble> {
+/// Where to, for people; its path, if it is on this host; and whether what comes there is sure to last: of
+/// another host that is known at the end. What is no place that lasts is refused.
+fn place(args: &Args, source: &str) -> Result<(String, Option<PathBuf>, bool), Trouble> {
     let usage = |why: String| Trouble(format!("--to: {why}"), USAGE);
     let words = [OsString::from(source), args.to.clone()];
     let (_, destination) = haul::endpoint::resolve(&words).map_err(|error| usage(error.to_string()))?;
@@ -170,12 +171,16 @@ fn place(args: &Args, source: &str) -> Result<(String, bool), Trouble> {
         let shown = escape::name(args.to.as_bytes());
         return Err(usage(format!("{shown} is no file system: what is brought there is not at home")));
     }
-    let is_sure = match (destination.host(), destination.place().as_file()) {
-        (Some(_), _) => false,
-        (None, Ok(path)) => haul::volume::lasts(Path::new(OsStr::from_bytes(path))),
-        (None, Err(_)) => true,
+    let (here, is_sure) = match (destination.host(), destination.place().as_file()) {
+        (Some(_), _) => (None, false),
+        (None, Ok(path)) => {
+            let path = PathBuf::from(OsStr::from_bytes(path));
+            let lasts = haul::volume::lasts(&path);
+            (Some(path), lasts)
+        }
+        (None, Err(_)) => (None, true),
     };
-    Ok((shown(&destination), is_sure))
+    Ok((shown(&destination), here, is_sure))
 }
 
 fn shown(destination: &Endpoint) -> String {

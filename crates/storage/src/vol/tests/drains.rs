@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use haul_core::entry::Name;
-use haul_core::volume::Candidate;
 use haul_core::volume::catalog::{EntryNo, Place as At, ROOT};
+use haul_core::volume::{Candidate, Wanted};
 use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::client::{Client, Config};
-use haul_volume::drain::{Drain, HomeOf, Sum, home};
+use haul_volume::drain::{Asked, Drain, HomeOf, Sum, home};
 
 use super::super::{Reach, Volume};
 use super::*;
@@ -61,7 +61,8 @@ impl Test {
             patience,
         };
         let client = Client::start(config).expect("threads");
-        Drain::new(Arc::new(catalog), client, "n1:/out".into(), false).expect("a thread")
+        let asked = Asked { place: "n1:/out".into(), ..Asked::default() };
+        Drain::new(Arc::new(catalog), client, asked).expect("a thread")
     }
 
     /// The file as a walk looks at it; whether a drain wants it.
@@ -71,7 +72,7 @@ impl Test {
         let state = self.other.state(&mut entry, looked).unwrap_or_else(|_| panic!("it is there"));
         let (version, len, mtime) = (state.version, state.len, state.mtime);
         let one = Candidate { path: PATH.to_vec(), entry: state.id, version, len, mtime, target: None };
-        drain.pick(&[one]).expect("the catalog says") == [true]
+        drain.pick(&[one]).expect("the catalog says") == [Wanted::Yes]
     }
 
     fn write(&self, offset: u64) {
