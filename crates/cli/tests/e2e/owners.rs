@@ -1,4 +1,5 @@
-//! Owners between hosts that have other numbers for the same names, and what they may do until the mode is set.
+//! Owners between hosts that have other numbers for the same names, and what they may do until the mode is
+//! set.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -101,8 +102,8 @@ fn on_one_host_numbers_do() {
 
 /// Goal: what stands there is given to nobody while its mode gives him what he has not at the source: not the
 /// destination, nor a directory, file or FIFO in it.
-/// Method: the calls of a copy that finds all of them open to their group: before each is given away, the same
-/// thread has taken from its mode what the wanted one has not. Each of the three modes is another one.
+/// Method: the calls of a copy that finds all of them open to their group: before each is given away, the
+/// same thread has taken from its mode what the wanted one has not. Each of the three modes is another one.
 #[test]
 fn modes_are_narrowed_before_owners_are_set() {
     need!("root", "strace");

@@ -181,8 +181,8 @@ pub(super) fn set_owner_of(
     Ok((user, group))
 }
 
-/// Before another owner or group has what is `stat`: takes away what its mode gives and `allowed` does not, or
-/// they would have that until the mode is set, and for good where this run ends before.
+/// Before another owner or group has what is `stat`: takes away what its mode gives and `allowed` does not,
+/// or they would have that until the mode is set, and for good where this run ends before.
 pub(super) fn narrow(
     stat: &Stat,
     (uid, gid): (Uid, Gid),
