@@ -13,7 +13,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use haul_core::entry::Name;
-use haul_storage::sink::names::{tag_bits, tag_of, temp_name};
+use haul_storage::sink::names::{
+    NEXT_PART, NEXT_RECORD, PART, RECORD, is_of_upload, tag_bits, tag_of, temp_name,
+};
 use rustix::io::Errno;
 
 use crate::config::{PATH_LEN_MAX, Volume};
@@ -26,11 +28,6 @@ const DEPTH_MAX: usize = 256;
 const STEPS_MAX: usize = 1_000;
 /// Most links on one way.
 const LINKS_MAX: usize = 40;
-/// Number of the temporaries of uploads, and of their records; files of copies begin with 1 and count up.
-const PART: u64 = (1 << 40) - 2;
-const RECORD: u64 = (1 << 40) - 3;
-const NEXT_PART: u64 = (1 << 40) - 4;
-const NEXT_RECORD: u64 = (1 << 40) - 5;
 
 /// Why a path leads nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -320,15 +317,7 @@ impl Tree {
 /// Whether this is a name that a part of an upload has, or its record, whichever user's: a dot, something,
 /// `.haul~`, six characters that are the user's, and one of four numbers that no file of a copy has.
 pub fn is_kept(name: &[u8]) -> bool {
-    let Some(tag) = tag_of(name) else { return false };
-    if haul_mutant::removed("ftpd-parts-of-all-users-are-hidden") {
-        return false;
-    }
-    let x = Name::new(b"x").expect("a letter is a name");
-    [PART, RECORD, NEXT_PART, NEXT_RECORD].into_iter().any(|number| {
-        // Behind `.x`: the mark, the tag and the number.
-        name.ends_with(&temp_name(&x, tag, number).as_bytes()[2..])
-    })
+    is_of_upload(name) && !haul_mutant::removed("ftpd-parts-of-all-users-are-hidden")
 }
 
 /// A regular file, and nothing else.

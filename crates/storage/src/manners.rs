@@ -68,6 +68,8 @@ pub struct LinksThere {
     pub begun: Option<Duration>,
     /// None is made that leads out of what is copied.
     pub safe: bool,
+    /// Some of the source are followed: what comes may lie anywhere, and not below what was named.
+    pub followed: bool,
 }
 
 /// All of it.

@@ -81,7 +81,8 @@ pub static VOL: Scheme = Scheme {
     }),
     open_sink: Some(|to: &Destination<'_>| {
         let reach = reach(to.place, to.volumes, (to.patience, &to.stop))?;
-        Ok(Box::new(VolumeSink { reach, typed: to.place.path().to_vec(), state: to.state.is_some() }))
+        let (typed, state) = (to.place.path().to_vec(), to.state.is_some());
+        Ok(Box::new(VolumeSink { reach, typed, state, followed: to.links.followed }))
     }),
 };
 

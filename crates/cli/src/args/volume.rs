@@ -178,8 +178,10 @@ pub struct Drain {
     #[arg(long)]
     pub all: bool,
 
-    /// Bring also what would replace something newer: files whose home at DST was written since they came from
-    /// it, which are named and left else
+    /// Bring also what may replace something newer
+    ///
+    /// Files whose home at DST was written since they came from it, which are named and left else; and all, where
+    /// servers hold files that the catalog does not know, as when it was brought back from an older copy.
     #[arg(long)]
     pub force: bool,
 

@@ -297,6 +297,53 @@ fn newer_homes_are_left() {
     user.env(Haul::new(["volume", "destroy", "v"])).run().sane().exits(0);
 }
 
+/// Goal: a copy that follows links notes no homes: what came lies where the links lead, and at home stands a
+/// link. One that does not follow any does.
+#[test]
+fn followed_links_have_no_home() {
+    let user = User::new();
+    let (data, room) = (user.room.dir("data"), user.room.dir("elsewhere"));
+    user.room.file("elsewhere/f", "bytes\n");
+    user.room.file("data/own", "bytes\n");
+    symlink(room.join("f"), data.join("l")).expect("a link");
+    symlink(&room, data.join("d")).expect("a link");
+    tree::settle(&data);
+    let pen = Pen::new(&user);
+    for (args, with, without) in [
+        (&["-r"][..], 3, 0),
+        (&["-r", "-L"], 0, 3),
+        (&["-r", "-k"], 0, 3),
+        (&["-r", "--copy-unsafe-links"], 0, 3),
+    ] {
+        user.cp(args, &data, "vol://v/").run().sane().exits(0);
+        let (homeless, at_home) = homes(&pen);
+        assert_eq!((at_home, homeless.len()), (with, without), "{args:?}: {homeless:?}");
+        user.env(Haul::new(["volume", "rm", "-r", "v/data"])).run().sane().exits(0);
+    }
+}
+
+/// Goal: what an upload by GridFTP has until it is done is no file of anybody's: no drain and no copy brings
+/// it, it needs no home, and `ls` says what it is.
+#[test]
+fn unfinished_uploads_are_left_out() {
+    let user = User::new();
+    let (data, out) = (user.room.dir("data"), user.room.at("out"));
+    let part = ".part.haul~aaaaaa77777776";
+    for name in ["f", part, ".users.haul~notes"] {
+        user.room.file(&format!("data/{name}"), "bytes\n");
+    }
+    user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0);
+    let ls = user.env(Haul::new(["volume", "ls", "v/data"])).run().sane().exits(0).describe();
+    assert_eq!(ls.matches("(of an unfinished copy)").count(), 1, "{ls}");
+    assert!(ls.contains(&format!("{part}  (of an unfinished copy)")), "{ls}");
+    drain(&user, &["--all", "--to", text(&out)]).run().sane().exits(0);
+    let users = BTreeSet::from([b"f".to_vec(), b".users.haul~notes".to_vec()]);
+    assert_eq!(files_in(&out.join("data")), users);
+    user.cp(&["-r"], "vol://v/data", user.room.dir("copy")).run().sane().exits(0);
+    assert_eq!(files_in(&user.room.at("copy/data")), users);
+    user.env(Haul::new(["volume", "destroy", "v"])).run().sane().exits(0);
+}
+
 /// Goal: where nothing can have a home is refused, and with it what is no option of it.
 #[test]
 fn what_is_no_place_is_refused() {

@@ -98,6 +98,13 @@ fn what_a_catalog_forgot_is_not_destroyed() {
     signal(user.process(None), Signal::KILL);
     fs::remove_file(user.room.at("a/catalog/data/catalog.db-wal")).expect("it was there");
     user.start();
+    let out = user.room.at("out");
+    let drain = ["drain", "v", "--all", "--to", out.to_str().expect("UTF-8")];
+    let refused = volume(&user, &drain, 1);
+    said(&refused, "that the catalog does not know");
+    said(&refused, "--force brings what the catalog knows all the same");
+    assert!(!out.exists(), "it may be older than what stands there");
+    volume(&user, &[&drain[..], &["--force"]].concat(), 0);
     said(&volume(&user, &["destroy", "v"], 1), "that the catalog does not know");
     assert!(user.room.at("state/haul/volumes/v").exists() && user.room.at("b/data/files").exists());
     said(&volume(&user, &["destroy", "v"], 1), "--yes destroys it all the same");

@@ -116,7 +116,12 @@ pub(super) fn sink_request(
         part: options.part(),
         in_place: options.is_in_place(),
         in_place_asked: options.in_place,
-        links: LinksThere { keep: options.keep_dirlinks, begun: None, safe: options.safe_links },
+        links: LinksThere {
+            keep: options.keep_dirlinks,
+            begun: None,
+            safe: options.safe_links,
+            followed: options.copy_links || options.copy_dirlinks || options.copy_unsafe_links,
+        },
         sources_here: Vec::new(),
         what,
         asked: None,

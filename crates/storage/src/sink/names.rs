@@ -92,6 +92,19 @@ pub(super) fn number_bits(number: u64) -> u64 {
     number & ((1 << (5 * NUMBER_LEN)) - 1)
 }
 
+/// Numbers of what an upload to `serve gridftp` has until it is done: its part, its record, and a new one of
+/// either. No file of a copy has them.
+pub const PART: u64 = (1 << 40) - 2;
+pub const RECORD: u64 = (1 << 40) - 3;
+pub const NEXT_PART: u64 = (1 << 40) - 4;
+pub const NEXT_RECORD: u64 = (1 << 40) - 5;
+
+/// Whether this is a name that an upload to `serve gridftp` has until it is done, whichever user's.
+pub fn is_of_upload(name: &[u8]) -> bool {
+    let number = tag_and_number(name).map(|(_, number)| number);
+    number.is_some_and(|number| [PART, RECORD, NEXT_PART, NEXT_RECORD].contains(&number))
+}
+
 /// Whether a job may own a file of this name: all names that haul gives have one of these forms.
 pub fn may_be_ours(name: &[u8]) -> bool {
     tag_of(name).is_some() || job_file(name).is_some()

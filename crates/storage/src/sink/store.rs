@@ -40,6 +40,7 @@ use crate::store::{Capabilities, Claimed, Coming, Finding, HeldJob, Looks, SinkS
 use haul_base::errno;
 use haul_base::escape;
 use haul_base::kernel::boot_id;
+use haul_base::mounts::Mount;
 use haul_base::users::{self, Unexpanded, name_of};
 
 /// A directory, or a file in one, as it was typed.
@@ -490,7 +491,16 @@ fn clean_command(root: &Path, state: Option<&Path>) -> String {
 fn in_memory(root: impl AsFd) -> Option<&'static str> {
     const TMPFS: u64 = 0x0102_1994;
     const RAMFS: u64 = 0x8584_58f6;
-    match rustix::fs::fstatfs(root).ok()?.f_type as u64 & 0xffff_ffff {
+    const OVERLAY: u64 = 0x794c_7630;
+    let kind = |fs: rustix::fs::StatFs| fs.f_type as u64 & 0xffff_ffff;
+    let mut found = kind(rustix::fs::fstatfs(&root).ok()?);
+    if found == OVERLAY {
+        // It keeps what its upper directory does, where that can be seen.
+        let mount = Mount::of(&root).ok()??;
+        let upper = mount.options.split(',').find_map(|option| option.strip_prefix("upperdir="))?;
+        found = kind(rustix::fs::statfs(upper).ok()?);
+    }
+    match found {
         TMPFS => Some("tmpfs"),
         RAMFS => Some("ramfs"),
         _ => None,

@@ -5,6 +5,8 @@
 //! What must hold: a form proves nothing. A name is a job's only if an entry of a run says so that was made
 //! in the very directory in which it lies: a copy of one, in another directory, is a user's link like any
 //! other.
+//! Of an upload to `serve gridftp` there is no such entry: its names are known by numbers that nothing else has
+//! ([`is_of_upload`]).
 //! Left out: what stays behind when such an entry was removed by hand.
 
 use std::collections::HashSet;
@@ -14,7 +16,7 @@ use haul_core::volume::catalog::{EntryNo, Failure as Refusal, Kind, ROOT};
 use haul_volume::catalog::client::Client as Catalog;
 
 use super::claim::said;
-use crate::sink::names::{JobFile, job_file, may_be_ours, tag_bits};
+use crate::sink::names::{JobFile, is_of_upload, job_file, may_be_ours, tag_bits};
 use crate::sink::{JobKey, tag_of};
 
 /// What all names begin with that haul gives in a job's destination.
@@ -99,8 +101,8 @@ impl Jobs {
     }
 }
 
-/// Which of these names in a directory of a volume are a run's of haul that is not done, or died, in their
-/// order.
+/// Which of these names in a directory of a volume are a run's of haul, or an upload's to one of its servers,
+/// that is not done, or died, in their order.
 ///
 /// # Errors
 /// The catalog does not say.
@@ -110,6 +112,8 @@ pub fn are_ours<'a>(
     names: impl Iterator<Item = &'a Name> + Clone,
 ) -> Result<Vec<bool>, Refusal> {
     let jobs = Jobs::of_names(catalog, dir, names.clone())?;
-    let owns = |name: &Name| jobs.as_ref().is_some_and(|jobs| jobs.own(name.as_bytes()));
+    let owns = |name: &Name| {
+        is_of_upload(name.as_bytes()) || jobs.as_ref().is_some_and(|jobs| jobs.own(name.as_bytes()))
+    };
     Ok(names.map(owns).collect())
 }

@@ -11,12 +11,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use haul_base::mounts::parse_mount;
+use haul_base::mounts::{Mount, parse_mount};
 use haul_core::entry::Name;
 use haul_core::wire::SourceRoot;
 use haul_volume::place::{noted, this_host};
+use rustix::fs::OFlags;
 
 const PROC: u64 = 0x9fa0;
+const OVERLAY: u64 = 0x794c_7630;
 /// File systems that are gone with the host's next boot, or whose files the kernel makes up, by their magic
 /// numbers: tmpfs, ramfs, hugetlbfs, proc, sysfs, debugfs, tracefs, cgroup, cgroup2, devpts, pipes, sockets,
 /// what has no name at all.
@@ -46,7 +48,29 @@ pub fn lasts(path: &Path) -> bool {
     let kinds = path.ancestors().filter_map(|at| rustix::fs::statfs(at).ok());
     let kinds: Vec<u64> = kinds.map(|fs| fs.f_type as u64 & 0xffff_ffff).collect();
     // A link in /proc leads to what may have no name, or another one.
-    !kinds.contains(&PROC) && kinds.first().is_some_and(|kind| !NO_HOMES.contains(kind))
+    !kinds.contains(&PROC)
+        && kinds.first().is_some_and(|kind| !NO_HOMES.contains(kind))
+        && (kinds.first() != Some(&OVERLAY) || upper_lasts(&path))
+}
+
+/// Whether an overlay keeps what is written at a path, or below it, in a directory that lasts. Where that
+/// cannot be looked at nobody knows it, as in a container.
+fn upper_lasts(path: &Path) -> bool {
+    let there = path.ancestors().find_map(|at| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        rustix::fs::open(at, flags, rustix::fs::Mode::empty()).ok()
+    });
+    let mount = there.and_then(|fd| Mount::of(fd).ok().flatten());
+    mount.is_some_and(|mount| has_lasting_upper(&mount))
+}
+
+fn has_lasting_upper(mount: &Mount) -> bool {
+    let upper = mount.options.split(',').find_map(|option| option.strip_prefix("upperdir="));
+    let Some(upper) = upper.map(Path::new).filter(|upper| upper.is_absolute()) else { return false };
+    // One in another overlay leads nowhere sure, and round in circles where names are another view's.
+    upper.is_dir()
+        && rustix::fs::statfs(upper).is_ok_and(|fs| fs.f_type as u64 & 0xffff_ffff != OVERLAY)
+        && lasts(upper)
 }
 
 /// Whether nothing is mounted below a directory that keeps no files.
@@ -56,7 +80,11 @@ fn has_no_memory(path: &Path) -> bool {
     let mounts = String::from_utf8_lossy(&mounts);
     !mounts.lines().filter_map(parse_mount).any(|mount| {
         let point = Path::new(&mount.mount_point);
-        NO_HOMES_BELOW.contains(&&*mount.kind) && point != path && point.starts_with(&path)
+        let keeps_none = || match &*mount.kind {
+            "overlay" => !has_lasting_upper(&mount),
+            kind => NO_HOMES_BELOW.contains(&kind),
+        };
+        point != path && point.starts_with(&path) && keeps_none()
     })
 }
 
@@ -138,6 +166,21 @@ mod tests {
 
     fn name(text: &str) -> Name {
         Name::new(text.as_bytes()).expect("a name")
+    }
+
+    /// Goal: an overlay keeps what its upper directory keeps; where that is in memory, is not there, or none is
+    /// known, nothing has a home in it.
+    #[test]
+    fn overlays_are_what_lies_below() {
+        let room = tempfile::tempdir().expect("a directory");
+        let of = |options: String| {
+            let line = format!("50 27 0:60 / /m rw,relatime - overlay overlay {options}");
+            has_lasting_upper(&parse_mount(&line).expect("a mount"))
+        };
+        let with = |upper: &Path| of(format!("rw,lowerdir=/l,upperdir={},workdir=/w", upper.display()));
+        assert_eq!(with(room.path()), lasts(room.path()));
+        assert!(!with(&room.path().join("none")) && !with(Path::new("/proc/self")));
+        assert!(!of("ro,lowerdir=/l:/k".into()) && !with(Path::new("relative")));
     }
 
     /// Goal: each entry has the home of the source that it came from; where two may have brought it there is

@@ -38,6 +38,8 @@ pub(super) struct VolumeSink {
     pub(super) typed: Vec<u8>,
     /// The user wants a journal elsewhere.
     pub(super) state: bool,
+    /// Links of the source are followed.
+    pub(super) followed: bool,
 }
 
 /// Where a copy goes: the directory that its names lie in, the new name of a single file.
@@ -177,10 +179,14 @@ impl SinkStore for VolumeSink {
         let names = names_of(roots, rename.as_ref());
         let wait = !root.made;
         let like = root.made.then(|| root_like(roots)).flatten().map(|like| (like, policy));
-        // What lies on this host is there when the volume is not; a part of a file is not all of it.
+        // What lies on this host is there when the volume is not; a part of a file is not all of it. Where a
+        // link was followed the file lies somewhere else, and at the name that it came by stands a link.
+        let is_elsewhere = self.followed && !haul_mutant::removed("volume-followed-links-have-no-home");
         let homes = match coming.part {
-            None => Homes::new(roots, rename.as_ref(), coming.sources_here, depth_of(&volume, root.id)),
-            Some(_) => Homes::default(),
+            None if !is_elsewhere => {
+                Homes::new(roots, rename.as_ref(), coming.sources_here, depth_of(&volume, root.id))
+            }
+            _ => Homes::default(),
         };
         let held = HeldVolume {
             volume,

@@ -146,7 +146,7 @@ impl TestVolume {
     }
 
     pub(crate) fn sink(&self, typed: &[u8]) -> Box<dyn SinkStore> {
-        Box::new(VolumeSink { reach: self.reach(), typed: typed.to_vec(), state: false })
+        Box::new(VolumeSink { reach: self.reach(), typed: typed.to_vec(), state: false, followed: false })
     }
 
     pub(crate) fn source(&self, sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {

@@ -16,7 +16,7 @@ use haul_core::volume::{Candidate, Wanted};
 use haul_volume::client::{Client, Config};
 use haul_volume::drain::{Asked, Drain, Sum};
 
-use super::{FAILED, Trouble, USAGE, access_to_change, catalog, keys, note, talk};
+use super::{FAILED, Trouble, USAGE, access_to_change, catalog, keys, note, show, talk};
 use crate::args::Cp;
 use crate::args::volume::Drain as Args;
 use crate::command::copy::{self, Part};
@@ -44,9 +44,21 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
     let (_, access) = access_to_change(&args.name)?;
     let source = format!("vol://{}/", args.name);
     let (place, here, is_sure) = place(args, &source)?;
+    let may_last = is_sure || here.is_none();
     let (keys, servers) = (keys(&access)?, access.addresses()?);
     let patience = args.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.max(1).into()));
     let catalog = catalog(&access, patience)?;
+    // What a catalog says that was brought back from before is of then, homes as well.
+    if let (false, Ok(Some(words))) = (args.force, show::unknown(&access, &keys))
+        && !haul_mutant::removed("drains-ask-for-unknown-files")
+    {
+        let why = format!(
+            "volume {0}: {words}; nothing was brought: what is there may be older than what stands at its home \
+             (`haul volume health {0}` says more); --force brings what the catalog knows all the same",
+            args.name
+        );
+        return Err(Trouble(why, FAILED));
+    }
     let config = Config {
         keys,
         number: catalog.number(),
@@ -80,7 +92,7 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
             _ => {}
         }),
         ends: Arc::new(move |summary| {
-            if summary.in_memory().is_none() {
+            if may_last && summary.in_memory().is_none() {
                 ends.0.lasts();
             }
         }),
