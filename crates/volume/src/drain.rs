@@ -10,8 +10,8 @@
 //! was not durable. Whether a file has a home is asked of the catalog after the look at it.
 //! A home on this host is looked at before anybody says that a file has it: what was removed there, or is
 //! another by its length or its time, is none. What is another there, while the file is what it was, is
-//! newer: a drain leaves it, unless it is told otherwise, or brings the file elsewhere. Left out: what becomes
-//! of homes on other hosts.
+//! newer: a drain leaves it, unless it is told otherwise, or brings the file elsewhere. Left out: what
+//! becomes of homes on other hosts.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -276,8 +276,8 @@ impl Drain {
 }
 
 impl Shared {
-    /// Whether what stands at its home is what it is; what is not is remembered. Words where bringing it would
-    /// replace something else there.
+    /// Whether what stands at its home is what it is; what is not is remembered. Words where bringing it
+    /// would replace something else there.
     fn is_at(&self, noted: &str, one: &Candidate) -> Result<bool, String> {
         let what = match &one.target {
             Some(target) => What::Link(target.clone()),

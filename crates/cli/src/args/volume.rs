@@ -180,8 +180,9 @@ pub struct Drain {
 
     /// Bring also what may replace something newer
     ///
-    /// Files whose home at DST was written since they came from it, which are named and left else; and all, where
-    /// servers hold files that the catalog does not know, as when it was brought back from an older copy.
+    /// Files whose home at DST was written since they came from it, which are named and left else; and all,
+    /// where servers hold files that the catalog does not know, as when it was brought back from an older
+    /// copy.
     #[arg(long)]
     pub force: bool,
 

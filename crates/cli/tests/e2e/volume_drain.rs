@@ -241,8 +241,8 @@ fn homes_that_are_lost_are_none() {
     assert_eq!(homes(&pen).0.len(), 1, "what was brought out is looked at too");
 }
 
-/// Goal: what was written at home since it was brought from there, or there, is not replaced by the older file
-/// of the volume, by whatever way `--to` leads there: it is left and named, and a dry run says the same; what
+/// Goal: what was written at home since it was brought from there, or there, is not replaced by the older
+/// file of the volume, by whatever way `--to` leads there: it is left and named, and a dry run says the same; what
 /// is gone is brought, and so is the older one elsewhere, or with `--force`.
 #[test]
 fn newer_homes_are_left() {

@@ -5,8 +5,8 @@
 //! What must hold: a form proves nothing. A name is a job's only if an entry of a run says so that was made
 //! in the very directory in which it lies: a copy of one, in another directory, is a user's link like any
 //! other.
-//! Of an upload to `serve gridftp` there is no such entry: its names are known by numbers that nothing else has
-//! ([`is_of_upload`]).
+//! Of an upload to `serve gridftp` there is no such entry: its names are known by numbers that nothing else
+//! has ([`is_of_upload`]).
 //! Left out: what stays behind when such an entry was removed by hand.
 
 use std::collections::HashSet;

@@ -168,8 +168,8 @@ mod tests {
         Name::new(text.as_bytes()).expect("a name")
     }
 
-    /// Goal: an overlay keeps what its upper directory keeps; where that is in memory, is not there, or none is
-    /// known, nothing has a home in it.
+    /// Goal: an overlay keeps what its upper directory keeps; where that is in memory, is not there, or none
+    /// is known, nothing has a home in it.
     #[test]
     fn overlays_are_what_lies_below() {
         let room = tempfile::tempdir().expect("a directory");
