@@ -242,8 +242,8 @@ fn homes_that_are_lost_are_none() {
 }
 
 /// Goal: what was written at home since it was brought from there, or there, is not replaced by the older
-/// file of the volume, by whatever way `--to` leads there: it is left and named, and a dry run says the same; what
-/// is gone is brought, and so is the older one elsewhere, or with `--force`.
+/// file of the volume, by whatever way `--to` leads there: it is left and named, and a dry run says the
+/// same; what is gone is brought, and so is the older one elsewhere, or with `--force`.
 #[test]
 fn newer_homes_are_left() {
     let user = User::new();
