@@ -77,18 +77,19 @@ fn rsync_would(source: &Path, copy: &Path) -> String {
 
 /// Goal: where another file takes the place of one with other names while that is read, it has its own content
 /// and none of the names, which are names of what they were.
-/// Method: the first of three is renamed over while it comes, which takes a while, as editors do.
+/// Method: the first of three is renamed over while it comes, as editors do; it comes slowly, and is far more
+/// than what is read ahead.
 #[test]
 fn what_takes_the_place_of_a_name_is_no_name() {
     for way in Way::all() {
         let room = Room::new();
         let (data, sink) = (room.dir("data"), room.dir("sink"));
         let names = ["a", "b", "c"].map(|name| data.join(name));
-        fs::write(&names[0], vec![1; 12 << 20]).expect("write");
+        fs::write(&names[0], vec![1; 48 << 20]).expect("write");
         names[1..].iter().for_each(|name| link(&names[0], name));
-        fs::write(data.join("new"), vec![2; 12 << 20]).expect("write");
+        fs::write(data.join("new"), vec![2; 1 << 20]).expect("write");
         let sources = [&names[0], &names[1], &names[2]];
-        let mut run = way.cp(&["-aH", "--rate", "8MiB/s"], &sources, &sink).start();
+        let mut run = way.cp(&["-aH", "--rate", "16MiB/s", "--memory", "16MiB"], &sources, &sink).start();
         let begun = run.until(|_| {
             let mut entries = fs::read_dir(&sink).expect("read a directory").flatten();
             entries.any(|entry| entry.metadata().is_ok_and(|stat| stat.is_file() && stat.size() > 1 << 20))
