@@ -137,7 +137,7 @@ fn parse_part(text: &str, umask: u32) -> Result<Part, String> {
         }
     }
     let bits = match who {
-        0 => 0o111 * what & !(umask as u16),
+        0 => (0o111 * what) & !(umask as u16),
         who => who * what,
     };
     let cleared = if who == 0 { 0o777 } else { who * 7 };

@@ -18,8 +18,8 @@ use rustix::io::{Errno, Result, retry_on_intr};
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// How something is made last: of a file its bytes, or all that is known of it or of a directory. `Start`: its
-/// bytes are on their way, and nothing is said of whether they arrive.
+/// How something is made last: of a file its bytes, or all that is known of it or of a directory. `Start`:
+/// its bytes are on their way, and nothing is said of whether they arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     Start,

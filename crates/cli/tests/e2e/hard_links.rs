@@ -75,8 +75,8 @@ fn rsync_would(source: &Path, copy: &Path) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Goal: where another file takes the place of one with other names while that is read, it has its own content
-/// and none of the names, which are names of what they were.
+/// Goal: where another file takes the place of one with other names while that is read, it has its own
+/// content and none of the names, which are names of what they were.
 /// Method: the first of three is renamed over while it comes, as editors do; it comes slowly, and is far more
 /// than what is read ahead.
 #[test]

@@ -115,9 +115,9 @@ pub mod extra {
     /// `METADATA` follows. Required, without a value; of all entries but hard links, only where both ends
     /// know `METADATA`.
     pub const METADATA: u16 = 0x0005;
-    /// Other names may follow: how many there are at the source (u32, at least 2); 1 where a file is announced
-    /// again and is another by now, which has none of them. Required; of all but
-    /// directories and hard links, only where both ends know `HARD_LINKS`.
+    /// Other names may follow: how many there are at the source (u32, at least 2); 1 where a file is
+    /// announced again and is another by now, which has none of them. Required; of all but directories and
+    /// hard links, only where both ends know `HARD_LINKS`.
     pub const NAMES: u16 = 0x0006;
 }
 
