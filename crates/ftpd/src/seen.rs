@@ -135,9 +135,11 @@ mod tests {
                 }
             });
             file.write_all_at(b"young", 0).unwrap();
-            let never = open.stat().and_then(|stat| settled(&open, stat));
+            // He may have no processor for as long as a look takes.
+            let never =
+                (0..100).any(|_| open.stat().and_then(|stat| settled(&open, stat)).unwrap().is_none());
             ends.store(true, Ordering::Relaxed);
-            assert!(never.unwrap().is_none());
+            assert!(never);
         });
     }
 }

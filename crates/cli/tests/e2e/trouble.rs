@@ -685,12 +685,12 @@ fn write_back_that_fails_fails_the_file() {
     // Without room the run ends.
     for (error, code) in [("EIO", 3), ("ENOSPC", 1)] {
         let call = format!("sync_file_range:error={error}:when=1");
-        let run = Haul::cp(&["-r"]).args([data.join("").as_path(), &sink]).injected(&[call]).run();
+        let run = Haul::cp(["-r"]).args([data.join("").as_path(), &sink]).injected(&[call]).run();
         let run = run.sane().exits(code);
         assert!(run.stderr.contains("what was written is not to be trusted"), "{}", run.describe());
         assert!(!sink.join("f").exists(), "{}", run.describe());
         assert_eq!(fs::read(sink.join("small")).expect("read"), b"small");
     }
-    Haul::cp(&["-r"]).args([data.join("").as_path(), &sink]).run().sane().exits(0);
+    Haul::cp(["-r"]).args([data.join("").as_path(), &sink]).run().sane().exits(0);
     assert!(fs::read(sink.join("f")).expect("read") == vec![7; 24 << 20]);
 }
