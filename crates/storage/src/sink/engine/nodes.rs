@@ -147,6 +147,10 @@ impl Sink {
     ) -> Result<(Stat, Change), Failure> {
         let (id, meta, jail) = (item.file.id, &item.meta, self.tree.jail());
         let fail = |what, errno| fault::os(FailureKind::Metadata, what, &path(), errno);
+        let (kind, subject) = (FileType::from_raw_mode(before.st_mode), Subject::Held(held));
+        let values = self.values_of(id);
+        // As it stood: a mode that is narrowed changes the mask of a list.
+        let differs = attributes::compare(subject, kind, self.keeps, values.as_deref());
         let mut owned = (false, false);
         if item.owner
             && let Some(ids) = ids(meta)
@@ -160,11 +164,8 @@ impl Sink {
                 count(&self.not_kept.owner);
             }
         }
-        let (kind, subject) = (FileType::from_raw_mode(before.st_mode), Subject::Held(held));
         let (mut listed, mut says_mode) = (Change::NONE, false);
         if self.keeps.any() {
-            let values = self.values_of(id);
-            let differs = attributes::compare(subject, kind, self.keeps, values.as_deref());
             let mut unset = attributes::set_first(subject, kind, self.keeps, values.as_deref(), || ());
             says_mode = attributes::set_lists(subject, kind, self.keeps, values.as_deref(), &mut unset);
             attributes::set_rights(subject, self.keeps, values.as_deref(), &mut unset);
