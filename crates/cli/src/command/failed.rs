@@ -65,7 +65,7 @@ pub(super) fn listed(file: &Path) -> Result<Vec<PathBytes>, String> {
         }
         if len == 0 {
             return Err(format!(
-                "--retry-from {shown}: its end is missing, and with it what the run had not come to: that was stopped or killed, is                  running yet, or was of an older haul: {INSTEAD}"
+                "--retry-from {shown}: its end is missing, and with it what the run had not come to: that was stopped or killed, is running yet, or was of an older haul: {INSTEAD}"
             ));
         }
         let wrong = |what: &str| format!("--retry-from {shown}: line {number} {what}");

@@ -671,7 +671,7 @@ fn an_unfit_destination_is_named() {
 }
 
 /// Goal: a file whose early write-back finds no place for its bytes fails, for no sync behind that need say
-/// so, and has no name.
+/// so, and has no name; so it does where nothing is to be synced.
 /// Method: a file system that has its write-back asked for, and a kernel that refuses it once.
 #[test]
 fn write_back_that_fails_fails_the_file() {
@@ -683,9 +683,10 @@ fn write_back_that_fails_fails_the_file() {
     fs::write(data.join("f"), vec![7; 24 << 20]).expect("write");
     fs::write(data.join("small"), "small").expect("write");
     // Without room the run ends.
-    for (error, code) in [("EIO", 3), ("ENOSPC", 1)] {
+    for (error, code, durability) in [("EIO", 3, "disk"), ("ENOSPC", 1, "disk"), ("EIO", 3, "none")] {
+        let options = ["-r", "--durability", durability];
         let call = format!("sync_file_range:error={error}:when=1");
-        let run = Haul::cp(["-r"]).args([data.join("").as_path(), &sink]).injected(&[call]).run();
+        let run = Haul::cp(options).args([data.join("").as_path(), &sink]).injected(&[call]).run();
         let run = run.sane().exits(code);
         assert!(run.stderr.contains("what was written is not to be trusted"), "{}", run.describe());
         assert!(!sink.join("f").exists(), "{}", run.describe());

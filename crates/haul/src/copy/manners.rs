@@ -28,6 +28,11 @@ pub(super) fn refused(request: &CopyRequest) -> Option<String> {
             "{shown}: `keep_dirlinks` is not possible there, for no link is followed in a volume or at a server; leave it out"
         ));
     }
+    if request.options.keep_dirlinks && request.options.only.is_some() {
+        let text = "`keep_dirlinks` and `only` are not possible together, for what the list does not name is not seen, and may be the \
+                    directory that a link leads to: run the same command without `only`, which copies only what is missing";
+        return Some(text.to_owned());
+    }
     let far = request.sources.iter().any(|source| source.host().is_some());
     let only = request.options.only.as_deref().filter(|_| far).unwrap_or_default();
     let len: usize = only.iter().map(|path| path.0.len()).sum();
@@ -96,6 +101,9 @@ mod tests {
             let request = CopyRequest { options, ..CopyRequest::new(vec![end(from)], end(to)) };
             refused(&request)
         };
+        let only = Some(vec![PathBytes(b"a".to_vec())]);
+        let both = Options { only, keep_dirlinks: true, ..Options::default() };
+        assert!(refuses("a", "b", both).is_some_and(|why| why.contains("together")));
         let of_sources = || {
             let plain = Options::default;
             let only = Some(vec![PathBytes(b"a".to_vec())]);

@@ -339,6 +339,8 @@ impl Files {
             fd.as_ref().map(OwnedFd::try_clone)
         };
         self.release(entry.clone());
+        // A sync that runs beside it would not hear of an error.
+        let _syncs = lock(&entry.done);
         if let Some(Ok(fd)) = again
             && let Err(errno) = (self.sync)(fd.as_fd(), Extent::Start)
             && !haul_mutant::removed("volume-write-back-may-fail")

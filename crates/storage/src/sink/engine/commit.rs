@@ -88,7 +88,7 @@ impl Sink {
         self.files.name(&open, &file, false)?;
         Files::is_promised(&open);
         if !durable {
-            return Ok(());
+            return Sink::is_believed(&open);
         }
         self.sync_data(&open, &file)?;
         drop_pages(descriptor(&file));
@@ -97,10 +97,20 @@ impl Sink {
 
     fn publish(&self, publish: &Publish, durable: bool) -> Result<(), Failure> {
         let whole = self.make_whole(publish)?;
-        if durable {
-            self.sync_whole(publish, &whole)?;
+        match durable {
+            true => self.sync_whole(publish, &whole)?,
+            false => Sink::is_believed(&whole.open)?,
         }
         self.give_whole(publish, &whole)
+    }
+
+    /// Whether nothing of it is known to be lost.
+    ///
+    /// # Errors
+    /// A sync of it failed, or early write-back.
+    pub(super) fn is_believed(open: &OpenFile) -> Result<(), Failure> {
+        let syncs = lock(&open.path).syncs.clone();
+        syncs.run(|| Ok(()))
     }
 
     /// Brings a file to what it is to be under its name: all of its bytes, which are looked for, its size and
@@ -576,6 +586,7 @@ impl Sink {
         if (durable && !haul_mutant::removed("in-place-syncs-first")) || publish.verify.is_some() {
             self.sync_data(&open, &written_to)?;
         }
+        Sink::is_believed(&open)?;
         if let Some(expected) = publish.verify {
             self.read_back(file, fd, expected)?;
         }

@@ -466,14 +466,18 @@ impl Sink {
             let (range, file) = (path.write_back.take(), path.buffered.clone());
             let syncs = path.syncs.clone();
             drop(path);
-            if let (Some((from, to)), Some(file)) = (range, file)
-                && let Err(errno) = start_write_back(descriptor(&file), from, to - from)
-                && !haul_mutant::removed("write-back-may-fail")
-            {
-                let name = sink.tree.path_of(open.parent, &open.temp);
-                // No sync behind it makes that right.
-                let _ = syncs.run(|| Err(unsynced(&name, errno, descriptor(&file), false)));
-            }
+            let (Some((from, to)), Some(file)) = (range, file) else { return };
+            let start = || {
+                start_write_back(descriptor(&file), from, to - from).map_err(|errno| {
+                    let name = sink.tree.path_of(open.parent, &open.temp);
+                    unsynced(&name, errno, descriptor(&file), false)
+                })
+            };
+            // No sync behind it makes a failure right, and none that runs beside it would hear of one.
+            let _ = match haul_mutant::removed("write-back-may-fail") {
+                true => start(),
+                false => syncs.run(start),
+            };
         });
     }
 

@@ -72,7 +72,7 @@ impl Sink {
         }
         match self.whole_sync.as_ref().filter(|_| durable) {
             Some(whole_sync) => self.finish_durable(all, whole_sync, all_made, &mut results),
-            None => self.name_all(all, all_made, &mut results, |_, _| Ok(())),
+            None => self.name_all(all, all_made, &mut results, |_, made| Sink::is_believed(&made.open)),
         }
         for ((i, result), _) in group.iter().zip(&results).zip(begun).filter(|(_, begun)| *begun) {
             self.committed(&items[*i], result);
@@ -174,8 +174,7 @@ impl Sink {
     /// # Errors
     /// A sync of it failed before: nothing makes its data right again.
     fn unless_failed(&self, made: &Whole) -> Result<(), Failure> {
-        let syncs = lock(&made.open.path).syncs.clone();
-        syncs.run(|| Ok(()))?;
+        Sink::is_believed(&made.open)?;
         drop_pages(descriptor(&made.temp));
         Ok(())
     }
