@@ -1,6 +1,7 @@
 //! One owner of a file's syncs.
 //!
-//! In: whoever wants what was written of an open file to be on media, or on its way there. Out: whether it is.
+//! In: whoever wants what was written of an open file to be on media, or on its way there. Out: whether it
+//! is.
 //!
 //! The kernel tells an error of write-back once for each open descriptor: of two syncs of one descriptor, one
 //! would hear of it and the other would call the same data safe. So a file's syncs go through here, one at a

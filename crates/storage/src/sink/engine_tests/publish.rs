@@ -572,7 +572,6 @@ fn what_cannot_be_finished_is_closed_again() {
 #[test]
 fn directories_that_are_right_are_left_alone() {
     let mut bench = Bench::with(|config| config.dir_owner = true);
-    let id = bench.dir(1, DirId::ROOT, "d");
     let path = bench.root.join("d");
     fs::create_dir(&path).expect("mkdir");
     let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -585,6 +584,7 @@ fn directories_that_are_right_are_left_alone() {
     let wanted =
         [meta, Meta { mode: 0o700, ..meta }, Meta { mtime: Timestamp { secs: 5, nanos: 7 }, ..meta }];
     for meta in wanted.into_iter().chain(others) {
+        let id = bench.dir(1, DirId::ROOT, "d");
         bench.finish(vec![(id, meta)]).remove(0).expect("finished");
         let stat = fs::metadata(&path).expect("stat");
         assert_eq!(
