@@ -70,6 +70,11 @@ pub enum Error {
     /// The server's own word.
     #[error("{said}: the server answers {code} {text}")]
     Refused { said: String, code: u16, text: String },
+    /// A directory that is there, and that the server could not list.
+    #[error(
+        "{said}: names in it are renamed or removed while the server lists it, which ends its listing ({text})"
+    )]
+    Restless { said: String, text: String },
     /// An answer that belongs to something else: which answer is of what cannot be told any more.
     #[error("{said}: the server answers {code}, which is no answer to that")]
     OutOfStep { said: String, code: u16 },
@@ -151,7 +156,7 @@ impl Error {
     pub fn ends_session(&self) -> bool {
         match self {
             Error::Refused { code, .. } => *code == 421,
-            Error::Unsayable(_) => false,
+            Error::Unsayable(_) | Error::Restless { .. } => false,
             _ => true,
         }
     }
@@ -192,6 +197,7 @@ impl Error {
         match self {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } => true,
             Error::Closed { .. } | Error::OutOfStep { .. } | Error::Unkept(_) | Error::Untied => true,
+            Error::Restless { .. } => true,
             Error::Refused { code: 450, text, .. } => !says_gone(text) && !is_empty_listing(text),
             // Globus says 500 of all that goes wrong, and then in words that a connection for data broke.
             Error::Refused { code: 500, text, .. } if says_broken(text) => true,
@@ -257,6 +263,7 @@ impl Error {
             Error::Uncalled { .. } | Error::Ssh { .. } => true,
             Error::Grammar(_) | Error::Refused { .. } | Error::OutOfStep { .. } => false,
             Error::Resized(_)
+            | Error::Restless { .. }
             | Error::Unkept(_)
             | Error::Misfit(_)
             | Error::Untied

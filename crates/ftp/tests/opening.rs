@@ -589,3 +589,67 @@ fn an_answer_is_of_the_path_that_was_asked_about() {
     );
     assert_eq!(heard.iter().filter(|line| *line == b"PWD").count(), 1, "{heard:?}");
 }
+
+/// Says of the first listings that there is no such thing, and lists one file from then on; how often it was
+/// asked for one.
+fn lists_after(socket: TcpStream, refusals: usize, is_there: bool) -> io::Result<usize> {
+    let mut control = socket.try_clone()?;
+    let mut say = move |reply: &str| control.write_all(format!("{reply}\r\n").as_bytes());
+    let (mut listens, mut asked) = (None::<TcpListener>, 0);
+    say("220 a test")?;
+    for line in BufReader::new(socket).lines().map_while(Result::ok) {
+        match line.split(' ').next().unwrap_or_default() {
+            "USER" => say("331 who says so?")?,
+            "PASS" => say("230 welcome")?,
+            "FEAT" => say("211-Features\r\n EPSV\r\n MLST Type*;Size*;Modify*;UNIX.slink*;\r\n211 End")?,
+            "EPSV" => {
+                let listener = TcpListener::bind("127.0.0.1:0")?;
+                say(&format!("229 here (|||{}|)", listener.local_addr()?.port()))?;
+                listens = Some(listener);
+            }
+            "MLST" if is_there => say("250-it is\r\n Type=dir; /d\r\n250 end")?,
+            "MLST" => say("550 No such file or directory")?,
+            "MLSD" => {
+                asked += 1;
+                if asked <= refusals {
+                    say("550 No such file or directory")?;
+                    continue;
+                }
+                say("150 go on")?;
+                let mut data = listens.take().ok_or(io::ErrorKind::NotConnected)?.accept()?.0;
+                data.write_all(b"Type=file;Size=1;UNIX.slink=; f\r\n")?;
+                drop(data);
+                say("226 that is all")?;
+            }
+            _ => say("200 done")?,
+        }
+    }
+    Ok(asked)
+}
+
+/// Goal: what a server says of a name in a directory that was renamed while it listed that, in words that are
+/// of the directory, is not taken for the directory's end; where it stays so that may go well later, and is
+/// told as what it is. A directory that is not there is asked for once.
+#[test]
+fn listings_that_do_not_hold_still_are_asked_for_again() {
+    for (refusals, is_there) in [(2, true), (usize::MAX, true), (usize::MAX, false)] {
+        let asked = with(
+            move |socket| lists_after(socket, refusals, is_there),
+            |mut session| match (session.list(b"/d"), refusals, is_there) {
+                (Ok(listed), 2, _) => assert_eq!(listed.len(), 1),
+                (Err(error @ Error::Restless { .. }), usize::MAX, true) => {
+                    assert!(error.is_passing() && !error.wants_another_session(), "{error}");
+                    assert!(error.to_string().contains("renamed or removed while"), "{error}");
+                }
+                (Err(error @ Error::Refused { .. }), usize::MAX, false) => assert!(error.is_unavailable()),
+                (other, ..) => panic!("{refusals} {is_there}: {other:?}"),
+            },
+        );
+        let expected = match (refusals, is_there) {
+            (2, _) => 3,
+            (_, true) => 5,
+            _ => 1,
+        };
+        assert_eq!(asked, expected, "{refusals} {is_there}");
+    }
+}

@@ -6,18 +6,23 @@
 //! all that it can and says that there is more, that is an entry of it.
 
 use std::collections::{HashMap, HashSet};
+use std::thread;
+use std::time::Duration;
 
 use haul_gridftp::command::Command;
 use haul_gridftp::listing::{Facts, Kind};
 use haul_gridftp::reply::Class;
 
-use super::Session;
+use super::{Asked, Session};
+use crate::error::says_gone;
 use crate::listed::{Listed, either, lines, list_line, mlsd_line, named};
 use crate::{Error, data};
 
 /// Most bytes of one directory's listing.
 const LISTING_LEN_MAX: usize = 128 << 20;
 const TOO_LONG: &str = "its listing is longer than 128 MiB";
+/// After so many milliseconds what did not hold still is listed again: by then a rename is over.
+const PAUSES_MS: [u64; 4] = [5, 20, 80, 320];
 /// Has a server show what it hides.
 const OPTION: &[u8] = b"-a";
 /// Of a listing nobody else says how long it is.
@@ -86,9 +91,38 @@ impl Session {
 
     /// What lies in a directory. Not the directory itself, nor the one above it.
     ///
+    /// Edge: the server of Globus says of a directory that there is no such one where it had read a name in it
+    /// that was renamed or removed before it looked at that (GCT 6.2, `550 ... System error in lstat`). It is
+    /// asked again while the directory itself is there.
+    ///
     /// # Errors
-    /// It is none, may not be read, or its listing did not come whole.
+    /// It is none, may not be read, its names changed each time that it was listed, or its listing did not
+    /// come whole.
     pub fn list(&mut self, dir: &[u8]) -> Result<Vec<Listed>, Error> {
+        let mut pauses = PAUSES_MS.into_iter();
+        loop {
+            let (said, text) = match self.list_once(dir) {
+                Err(Error::Refused { said, code: 550, text })
+                    if says_gone(&text) && !haul_mutant::removed("ftp-listings-are-asked-for-again") =>
+                {
+                    (said, text)
+                }
+                listed => return listed,
+            };
+            match self.facts(dir) {
+                Ok(Asked::Is(facts)) if facts.kind != Some(Kind::File) => {}
+                Err(error) if error.ends_session() => return Err(error),
+                _ => return Err(Error::Refused { said, code: 550, text }),
+            }
+            match pauses.next() {
+                Some(pause) => thread::sleep(Duration::from_millis(pause)),
+                None => return Err(Error::Restless { said, text }),
+            }
+        }
+    }
+
+    /// As [`Session::list`], asked for once.
+    fn list_once(&mut self, dir: &[u8]) -> Result<Vec<Listed>, Error> {
         if self.has_mlsd && !self.no_mlsd {
             // Over the control connection it is protected to its end, which a data connection of Globus is
             // not.
