@@ -110,9 +110,33 @@ impl Copy {
 
 impl Drop for Copy {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("what haul waits for:\n{}", waits(self.0.id()));
+        }
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        // One that waits for a frozen target does not end before that is taken down, which comes after this.
+        let end = Instant::now() + Duration::from_secs(5);
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
+}
+
+/// What each thread of a process waits for, as the kernel says it.
+fn waits(pid: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let told = |task: &Path, what: &str| {
+        fs::read_to_string(task.join(what))
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let line = |task: fs::DirEntry| {
+        let task = task.path();
+        format!("{}: {} {}\n", told(&task, "comm"), told(&task, "syscall"), told(&task, "stack"))
+    };
+    tasks.map(line).collect()
 }
 
 fn copy(from: &Path, to: &Path, args: &[&str]) -> Value {
