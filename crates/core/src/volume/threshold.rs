@@ -23,6 +23,10 @@
 //!   which nothing is known stays where it began.
 //! - So the threshold moves when what was lost by its standing still is more than the price of a move, as
 //!   long as somewhere else it would be [`GAIN`] better all that time.
+//! - A small write to a stripe that is leased would end its lease, and the next large one would have it
+//!   brought from the log: writes of both kinds among each other would have stripes go to and fro. So a small
+//!   one goes directly where the stripe is leased, until what was lost by that, since a write went there that
+//!   had to, is more than the price of a move.
 //! - A sync costs most of what it costs for itself, also if it is for a few requests that only looked at a
 //!   path: it is reckoned by the sync, not by the request.
 //! - What a size costs on the path that it does not take is found by *exploration*: now and then a few
@@ -357,14 +361,22 @@ impl Threshold {
         let class = class_of(len);
         let found = self.find(file, len, pieces);
         self.traffic[class].add(len, gatherer, pieces, found.fresh);
-        let usual = match len < self.threshold() {
+        let by_size = match len < self.threshold() {
             true => Path::Gather,
             false => Path::Direct,
         };
+        let free = only.is_none() && self.pinned.is_none();
+        let stays = match by_size {
+            Path::Gather if free => self.stays(now, class, file, pieces),
+            _ => None,
+        };
+        let usual = if stays.is_some() { Path::Direct } else { by_size };
         let instead = match only {
             None if self.pinned.is_none() => {
                 let more = if usual == Path::Gather { self.more_sync(gatherer, pieces) } else { 0.0 };
-                self.explores(now, class, usual, found, more).then(|| self.alone(now, class, usual)).flatten()
+                self.explores(now, class, (usual, stays.is_some()), found, more)
+                    .then(|| self.alone(now, class, usual))
+                    .flatten()
             }
             _ => None,
         };
@@ -373,11 +385,31 @@ impl Threshold {
         self.counts.gathered += u64::from(path == Path::Gather);
         self.under_way.now += 1;
         for piece in pieces {
-            self.stripes.goes(file, piece.stripe, path, instead.is_some());
+            self.stripes.goes(file, piece.stripe, path, instead.is_some(), stays);
         }
         let stripes =
             pieces.first().map_or(0, |first| first.stripe)..pieces.last().map_or(0, |last| last.stripe + 1);
         Request { path, len, file, stripes, found, instead }
+    }
+
+    /// Whether a small write goes directly because its stripes are leased: by how many nanoseconds that is
+    /// dearer than to gather it.
+    fn stays(&mut self, now: Time, class: usize, file: FileNo, pieces: &[Piece]) -> Option<f64> {
+        let lost = pieces.iter().map(|piece| self.stripes.lost(file, piece.stripe));
+        // The one that lost most. Of none nothing is leased.
+        let lost = lost.reduce(|most, lost| Some(most?.max(lost?))).flatten()?;
+        if lost > self.moves.mean().unwrap_or(MOVE) || haul_mutant::removed("volume-small-writes-keep-leases")
+        {
+            return None;
+        }
+        let [direct, gather] = [Path::Direct, Path::Gather].map(|path| self.alone(now, class, path));
+        // What is not known is twice as dear, until it was tried.
+        let dearer = match (direct, gather) {
+            (Some(direct), Some(gather)) => direct - gather,
+            (None, Some(gather)) => gather,
+            (_, None) => 0.0,
+        };
+        Some(dearer.max(0.0))
     }
 
     fn find(&self, file: FileNo, len: u64, pieces: &[Piece]) -> Found {
@@ -395,9 +427,16 @@ impl Threshold {
         found
     }
 
-    /// Whether a request goes where it does not belong, to see what that costs. `more`: what the next sync
-    /// takes longer then.
-    fn explores(&mut self, now: Time, class: usize, usual: Path, found: Found, more: f64) -> bool {
+    /// Whether a request goes where it does not belong, to see what that costs. `stays`: it belongs there only
+    /// because its stripes are leased. `more`: what the next sync takes longer then.
+    fn explores(
+        &mut self,
+        now: Time,
+        class: usize,
+        (usual, stays): (Path, bool),
+        found: Found,
+        more: f64,
+    ) -> bool {
         if let Some(exploring) = &mut self.exploring
             && exploring.class == class
         {
@@ -421,6 +460,8 @@ impl Threshold {
             Path::Gather if found.gathered + found.explored > 0 => self.moves.mean().unwrap_or(MOVE),
             Path::Gather if found.fresh > 0 => self.leases.mean().unwrap_or(LEASE),
             Path::Gather => 0.0,
+            // Others come to that stripe soon, and wait as well.
+            Path::Direct if stays => self.moves.mean().unwrap_or(MOVE) * self.under_way.mean(),
             // What is gathered up to the end of a stripe is brought when nobody waits for it.
             Path::Direct if found.left <= free.min(u64::from(BURST_MAX)) => {
                 burst = found.left as f64;
