@@ -17,7 +17,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,6 +28,8 @@ use haul_core::io::slots::Slots;
 
 use super::Stuck;
 use super::io::IoTarget;
+
+mod share;
 
 /// Most threads of a blocking pool, stuck ones included.
 pub const THREADS_MAX: usize = 1024;
@@ -329,79 +331,6 @@ impl<J: Send + 'static> Turn<J> {
     pub fn stopped(&self) -> bool {
         self.shared.stopped.load(Ordering::Relaxed)
     }
-
-    /// Does `work` on each item, together with threads that are idle. Returns the results in the items'
-    /// order; `None`: `work` panicked. Each item is a step of its own, which `label` names.
-    ///
-    /// Threads that help are in a turn at the same target: its share of the threads is not exceeded. Without
-    /// any this thread does all of it, so that it never waits for one that is not at work on an item.
-    pub fn share<T, R>(
-        &self,
-        items: Arc<Vec<T>>,
-        label: impl Fn(&T) -> Doing + Send + Sync + 'static,
-        work: impl Fn(&T) -> R + Send + Sync + 'static,
-    ) -> Vec<Option<R>>
-    where
-        T: Send + Sync + 'static,
-        R: Send + 'static,
-    {
-        let count = items.len();
-        if count == 0 {
-            return Vec::new();
-        }
-        let threads = self.shared.lock().threads_each;
-        let next = AtomicUsize::new(0);
-        let ended = Arc::new(Ended {
-            results: Mutex::new((0, (0..count).map(|_| None).collect())),
-            all: Condvar::new(),
-        });
-        let of_item: Arc<dyn Fn(u64) -> Doing + Send + Sync> = {
-            let items = items.clone();
-            Arc::new(move |i| label(&items[i as usize]))
-        };
-        let first = of_item.clone();
-        let help: Help<J> = {
-            let ended = ended.clone();
-            Arc::new(move |turn| {
-                let of_item = of_item.clone();
-                let mut track = turn.track(move |i| of_item(i));
-                loop {
-                    // One at a time: behind one that hangs no other may wait.
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    if i >= items.len() {
-                        return;
-                    }
-                    track.at(i as u64);
-                    let result = catch_unwind(AssertUnwindSafe(|| work(&items[i]))).ok();
-                    let mut results = lock(&ended.results);
-                    results.1[i] = result;
-                    results.0 += 1;
-                    if results.0 == items.len() {
-                        ended.all.notify_one();
-                    }
-                }
-            })
-        };
-        // Some are left to other jobs: a few syncs of large files must not wait for those of a thousand small
-        // ones.
-        let hands = (threads - threads / SPARED).min(count) - 1;
-        if hands > 0 {
-            let label = Arc::new(move || first(0));
-            let share = SharedItems { id: self.id, target: self.target, hands, help: help.clone(), label };
-            let mut state = self.shared.lock();
-            state.shares.push_back(share);
-            self.shared.call_hands(&mut state);
-        }
-        help(self);
-        if hands > 0 {
-            self.shared.lock().shares.retain(|share| share.id != self.id);
-        }
-        let mut results = lock(&ended.results);
-        while results.0 < count {
-            results = ended.all.wait(results).unwrap_or_else(PoisonError::into_inner);
-        }
-        std::mem::take(&mut results.1)
-    }
 }
 
 impl<J: Send + 'static> Track<J> {
@@ -414,12 +343,6 @@ impl<J: Send + 'static> Track<J> {
             self.renewed = now;
         }
     }
-}
-
-/// Results of a shared job: how many there are, and which.
-struct Ended<R> {
-    results: Mutex<(usize, Vec<Option<R>>)>,
-    all: Condvar,
 }
 
 impl<J: Send + 'static> Shared<J> {

@@ -1,5 +1,6 @@
 use std::collections::HashSet;
 use std::sync::Barrier;
+use std::sync::atomic::AtomicUsize;
 use std::thread::yield_now;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -317,6 +318,83 @@ fn idle_threads_help() {
         tell.send(turn.share(Arc::new(Vec::new()), label, |item| *item)).unwrap();
     });
     assert!(dones.recv_timeout(LONG).unwrap().is_empty());
+    assert!(pool.finish(LONG));
+}
+
+/// Goal: items that follow each other are done in their order, each behind the one before it, while others
+/// are done by threads that help.
+/// Method: two runs, of which the first item of each meets that of the other at a barrier; what is at work in
+/// a run at a time is counted.
+#[test]
+fn runs_stay_in_order() {
+    let pool = pool(3, 6, NEVER);
+    let (done, dones) = unbounded();
+    submit(&pool, 1, move |turn| {
+        let (barrier, busy) = (Barrier::new(2), [AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let told = order.clone();
+        let label =
+            |item: &(usize, usize)| Doing { what: "publish", name: String::new(), offset: item.1 as u64 };
+        let items: Vec<(usize, usize)> = (0..2).flat_map(|run| (0..500).map(move |i| (run, i))).collect();
+        let results = turn.share_runs(
+            Arc::new(items),
+            |one, next| one.0 == next.0,
+            label,
+            move |&(run, i)| {
+                if i == 0 {
+                    barrier.wait();
+                }
+                let beside = busy[run].fetch_add(1, Ordering::SeqCst);
+                lock(&told).push((run, i));
+                if i == 100 {
+                    panic!("meant");
+                }
+                busy[run].fetch_sub(1, Ordering::SeqCst);
+                beside
+            },
+        );
+        let order = std::mem::take(&mut *lock(&order));
+        done.send((results, order)).unwrap();
+    });
+    let (results, order) = dones.recv_timeout(LONG).unwrap();
+    for run in 0..2 {
+        let of_run: Vec<usize> = order.iter().filter(|(of, _)| *of == run).map(|(_, i)| *i).collect();
+        assert!(of_run.iter().copied().eq(0..500), "{run}: {of_run:?}");
+    }
+    for (i, result) in results.iter().enumerate() {
+        // The one that panicked has not counted itself out.
+        let beside = usize::from(i % 500 > 100);
+        assert_eq!(*result, (i % 500 != 100).then_some(beside), "{i}");
+    }
+    assert!(pool.finish(LONG));
+}
+
+/// Goal: behind an item that hangs the others of its run are done all the same, by whom the pool calls then,
+/// also where that one meets the next item that hangs; what hung is not begun again.
+#[test]
+fn a_run_goes_on_behind_what_hangs() {
+    let pool = pool(4, 16, Duration::from_millis(20));
+    let (done, dones) = unbounded();
+    let (gate, closed) = unbounded::<()>();
+    let (told, tells) = unbounded();
+    submit(&pool, 1, move |turn| {
+        let label = |item: &usize| Doing { what: "publish", name: String::new(), offset: *item as u64 };
+        let work = move |item: &usize| {
+            if [3, 7].contains(item) {
+                let _ = closed.recv();
+            }
+            told.send(*item).unwrap();
+        };
+        done.send(turn.share_runs(Arc::new((0..20).collect()), |_, _| true, label, work)).unwrap();
+    });
+    let mut others: Vec<usize> = (0..18).map(|_| tells.recv_timeout(LONG).unwrap()).collect();
+    others.sort_unstable();
+    assert!(others.iter().copied().eq((0..20).filter(|item| ![3, 7].contains(item))), "{others:?}");
+    assert!(dones.is_empty());
+    drop(gate);
+    let results = dones.recv_timeout(LONG).unwrap();
+    assert!(results.len() == 20 && results.iter().all(Option::is_some));
+    assert_eq!(tells.iter().count(), 2);
     assert!(pool.finish(LONG));
 }
 

@@ -40,8 +40,8 @@ impl Sink {
                 |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
             ),
             SinkOp::WriteBundle { buffer: id, items, more } => self.write_bundle((id, more), items, buffer),
-            SinkOp::Commit { durable: true, items } if self.may_go_together(&items) => {
-                self.begin_together(items);
+            SinkOp::Commit { durable, items } if self.may_go_together(&items, durable) => {
+                self.begin_together(items, durable);
             }
             SinkOp::Commit { durable, items } => self.split(
                 ("publish", FailureKind::Publish),
@@ -150,15 +150,14 @@ impl Sink {
     }
 
     /// Commits small files, those of one target together.
-    fn begin_together(self: &Arc<Self>, items: Vec<CommitItem>) {
+    fn begin_together(self: &Arc<Self>, items: Vec<CommitItem>, durable: bool) {
         let lies = |sink: &Sink, item: &CommitItem| {
             sink.place_of(item.id, item.publish.as_ref().map(|publish| &publish.file))
         };
         let own = |sink: &Sink, item: &CommitItem| sink.files.target_of(item.id);
         self.fan_out("publish", items, lies, own, Sink::committed_all, |fan_out, group| {
             move |sink: &Arc<Sink>, turn: &Turn<Task>| {
-                let whole_sync = sink.whole_sync.as_ref().expect("asked before");
-                let results = sink.commit_together(turn, whole_sync, &fan_out.items, &group);
+                let results = sink.commit_together(turn, &fan_out.items, &group, durable);
                 fan_out.put(&group, results);
             }
         });
