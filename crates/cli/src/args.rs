@@ -20,6 +20,7 @@ pub mod forms;
 pub mod given;
 pub mod globus;
 pub mod hidden;
+pub mod kept;
 pub mod network;
 pub mod path;
 pub mod plain;
@@ -74,66 +75,11 @@ pub struct Cp {
     #[arg(short, long, overrides_with = "archive")]
     pub archive: bool,
 
-    /// Keep access control lists (POSIX ACLs), also those for what is made in a directory
-    ///
-    /// Users and groups in them by number, as -a keeps owners. Lists that stand at the destination and not at
-    /// the source go, as with rsync. What cannot be set is an error of its file, which is copied all the
-    /// same (exit code 3). Not at servers and in volumes, which have none. Default: files get what the
-    /// destination gives.
-    #[arg(short = 'A', long, overrides_with = "acls")]
-    pub acls: bool,
-
-    /// Keep extended attributes: user.*, and as root trusted.* and the rights of programs (capabilities)
-    ///
-    /// Never layouts and labels of file systems and security modules (lustre.*, trusted.lov, security.selinux
-    /// and the like). Attributes that stand at the destination and not at the source go, as with rsync. What
-    /// cannot be set is an error of its file, which is copied all the same (exit code 3). Not at servers and
-    /// in volumes, which have none. Default: none.
-    #[arg(short = 'X', long, overrides_with = "xattrs")]
-    pub xattrs: bool,
-
-    /// Keep hard links: names of one file are names of one file at the destination, and its data moves once
-    ///
-    /// Names that are copied by this command, from any of its sources; also of symbolic links, devices, FIFOs
-    /// and sockets. Files that are one at the destination and several at the source are not made several, as
-    /// with rsync. What cannot be a name there becomes a file of its own, and is an error of that (exit code
-    /// 3). Not at servers and in volumes, where each name becomes a file. Default: each name becomes a file,
-    /// and they are counted.
-    #[arg(short = 'H', long, overrides_with = "hard_links")]
-    pub hard_links: bool,
-
-    /// With -a, keep owner and group by number, whatever they are called
-    ///
-    /// Default: between two hosts by name, where the destination's host knows the name, else by number; root
-    /// by number. Users and groups in ACLs are kept by number.
-    #[arg(long, overrides_with = "numeric_ids")]
-    pub numeric_ids: bool,
+    #[command(flatten)]
+    pub kept: kept::Kept,
 
     #[command(flatten)]
     pub given: given::Given,
-
-    /// Like --devices --specials: devices, FIFOs and sockets as such (with -a where that is possible)
-    ///
-    /// None is opened at either end. Root alone can make devices. What cannot be made is an error of its
-    /// entry (exit code 3); with -a alone it is left out, and counted.
-    #[arg(short = 'D', overrides_with = "special_files")]
-    pub special_files: bool,
-
-    /// Make block and character devices as they are at the source, and copy nothing of what they give
-    #[arg(long, overrides_with_all = ["devices", "no_devices"])]
-    pub devices: bool,
-
-    /// Leave devices out, also with -a
-    #[arg(long, overrides_with_all = ["no_devices", "devices"])]
-    pub no_devices: bool,
-
-    /// Make FIFOs and sockets as they are at the source
-    #[arg(long, overrides_with_all = ["specials", "no_specials"])]
-    pub specials: bool,
-
-    /// Leave FIFOs and sockets out, also with -a
-    #[arg(long, overrides_with_all = ["no_specials", "specials"])]
-    pub no_specials: bool,
 
     /// Say what would be copied where, and how much; change nothing
     ///

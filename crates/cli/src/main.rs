@@ -27,7 +27,8 @@ static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() {
     let argv = args::rsync::without_human(std::env::args_os());
     // Some of these words mean something else by the rules of bundles, and would be taken.
-    if let Some(told) = args::globus::login(&argv).or_else(|| args::globus::words(&argv)) {
+    let told = args::globus::login(&argv).or_else(|| args::globus::words(&argv));
+    if let Some(told) = told.or_else(|| args::rsync::value_named(&argv)) {
         let _ = writeln!(std::io::stderr(), "haul: {told}");
         std::process::exit(2);
     }

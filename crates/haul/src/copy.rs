@@ -543,7 +543,7 @@ fn protection(options: &Options, protect: &str) -> Protection {
         in_place: options.is_in_place(),
         metadata: options.xattrs || options.acls,
         hard_links: options.hard_links,
-        manners: options.walks_otherwise() || options.keep_dirlinks,
+        manners: options.walks_otherwise() || options.keep_dirlinks || options.owners,
     }
 }
 

@@ -127,6 +127,8 @@ pub struct Options {
     /// `-a`: recursive, and keep owner and group where that is allowed; where an end is a server they are not
     /// kept, which the summary says.
     pub archive: bool,
+    /// Keep owner and group, as `archive` does, and nothing else of what that does.
+    pub owners: bool,
     /// Keep extended attributes: `user.*`, and, as root, `trusted.*` and the rights of programs
     /// (`security.capability`); never what file systems and security modules keep for themselves. Others that
     /// stand at the destination go. Where an end is a server or a volume none are kept, which the summary
@@ -284,6 +286,7 @@ impl Default for Options {
         Options {
             recursive: false,
             archive: false,
+            owners: false,
             xattrs: false,
             acls: false,
             hard_links: false,
@@ -537,6 +540,11 @@ impl Options {
         Ok(())
     }
 
+    /// Owners and groups are kept, where that is allowed.
+    pub fn keeps_owners(&self) -> bool {
+        self.archive || self.owners
+    }
+
     fn check_given(&self) -> Result<(), &'static str> {
         if self.chmod.is_some() && self.acls {
             return Err(
@@ -544,7 +552,7 @@ impl Options {
             );
         }
         let maps = self.usermap.is_some() || self.groupmap.is_some();
-        if maps && !self.archive {
+        if maps && !self.keeps_owners() {
             return Err(
                 "`usermap` and `groupmap` say whom files belong to, and without `archive` they belong to whoever writes them: give that, \
                         too",

@@ -3,8 +3,8 @@
 //!
 //! In: argv, or what clap did not understand of it. Out: argv as haul has it; one sentence for a word, one
 //! for each that a bundle holds.
-//! Invariant: no word is taken and then ignored but `-h` in a bundle, which asks rsync for sizes as haul
-//! prints them anyway.
+//! Invariant: no word is taken and then ignored but those for what haul does anyway: `-h` in a bundle, which asks
+//! rsync for sizes as haul prints them, and the hidden ones of `kept.rs`.
 //! Left out: words that mean the same in both.
 
 use std::ffi::{OsStr, OsString};
@@ -23,11 +23,6 @@ const HINTS: &[(&[&str], &str)] = &[
     (
         &["-z", "--compress", "--zc", "--compress-choice", "--compress-level", "--zl"],
         "haul does not compress yet; leave it out",
-    ),
-    (
-        &["-P"],
-        "haul resumes by itself: the same command again moves only what is missing; leave it out. For scp's -P PORT write \
-         -e 'ssh -p PORT'",
     ),
     (
         &["--partial", "--partial-dir", "--append", "--append-verify"],
@@ -58,21 +53,11 @@ const HINTS: &[(&[&str], &str)] = &[
         &["-O", "--omit-dir-times", "--omit-link-times", "--no-times", "--no-perms"],
         "haul has none yet: times and modes are always kept. For curl's -O URL write haul cp URL DIR",
     ),
+    (
+        &["--no-owner", "--no-o", "--no-group", "--no-g"],
+        "write -rD in the place of -a: all that this keeps but owner and group",
+    ),
     (&["-J"], "haul has none yet: times and modes are always kept. For scp's -J HOST write -e 'ssh -J HOST'"),
-    (
-        &["-t", "--times", "-p", "--perms", "--links"],
-        "haul always keeps times, modes and symbolic links; leave it out",
-    ),
-    (&["-l"], "haul always keeps symbolic links; leave it out. For scp's -l LIMIT write --rate"),
-    (
-        &["--owner", "-g", "--group"],
-        "-a keeps owner and group, by name where the destination's host knows it, where that is allowed",
-    ),
-    (
-        &["-o"],
-        "-a keeps owner and group, by name where the destination's host knows it, where that is allowed. For scp's -o OPTION write -e 'ssh -o OPTION', and for curl's \
-         -o FILE URL haul cp URL FILE",
-    ),
     (&["-U", "--atimes", "-N", "--crtimes"], "haul has none yet: these times are not kept"),
     (&["--munge-links"], "haul has none: links are stored as they are, and none is followed but by -K"),
     (
@@ -264,6 +249,14 @@ const OTHERS: &[(&str, &[&str], &str)] = &[
 
 /// Letters that take a number in other programs.
 const VALUED: &[u8] = b"Plj";
+/// Those of them that haul has, without one, and what to write where a number follows.
+const VALUED_ELSEWHERE: [(u8, &str); 2] = [
+    (
+        b'P',
+        "haul's -P is rsync's (it always does so) and takes no number. For scp's -P PORT write -e 'ssh -p PORT'",
+    ),
+    (b'l', "haul's -l is rsync's (it always does so) and takes no number. For scp's -l LIMIT write --rate"),
+];
 
 /// Characters of a word for each that may be wrong in it, where another is meant.
 const TYPO_EACH: usize = 4;
@@ -330,6 +323,38 @@ pub fn key_named(argv: &[OsString]) -> Option<String> {
         "{key} is a private key, and would be copied: haul's -i lists what changes. For scp's -i KEY write -e 'ssh -i {key}'; to copy \
          it all the same, name it elsewhere than behind -i"
     ))
+}
+
+/// What to do instead where a value stands behind a letter that takes one in other programs, and none here: it
+/// would be copied.
+pub fn value_named(argv: &[OsString]) -> Option<String> {
+    if argv.get(1).is_none_or(|word| word != "cp") {
+        return None;
+    }
+    let options = argv.split(|word| word == "--").next().unwrap_or_default();
+    let is_number = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_digit);
+    for two in options.windows(2) {
+        let Some(letters) = two[0].as_bytes().strip_prefix(b"-").filter(|rest| !rest.starts_with(b"-"))
+        else {
+            continue;
+        };
+        let number = letters.iter().position(u8::is_ascii_digit).map(|at| letters.split_at(at));
+        let (flags, number) = number.unwrap_or((letters, two[1].as_bytes()));
+        if let Some((_, told)) = VALUED_ELSEWHERE.iter().find(|(letter, _)| flags.last() == Some(letter))
+            && is_number(number)
+            && flags.iter().all(u8::is_ascii_alphabetic)
+        {
+            return Some((*told).to_owned());
+        }
+        if letters == b"o" && !options.iter().any(|word| word == "-g" || word == "--group") {
+            return Some(
+                "haul's -o is rsync's, and stands with -g: -og keeps owner and group. For scp's -o OPTION write -e 'ssh -o OPTION', and \
+                 for curl's -o FILE URL haul cp URL FILE"
+                    .into(),
+            );
+        }
+    }
+    None
 }
 
 /// The file begins as a private key of ssh does.
@@ -545,21 +570,60 @@ mod tests {
             assert!(error.contains("cannot be used with '--json'"), "{line:?}: {error}");
             assert_eq!(hint_for(&line), None, "{line:?}");
         }
-        for word in ["-J", "-o", "-F", "-C"] {
+        for word in ["-J", "-F", "-C"] {
             assert!(hint_for(&[word, "x", "a", "b"]).unwrap().contains("scp's"), "{word}");
         }
-        for (word, want) in
-            [("-P22", "ssh -p PORT"), ("-l100", "--rate"), ("-j4", "--streams"), ("-rP2222", "ssh -p PORT")]
-        {
-            let hint = hint_for(&[word, "a", "b"]).unwrap_or_default();
-            assert!(hint.contains(want) && !hint.contains("no such option"), "{word}: {hint}");
+        for (word, want) in [("-P22", "ssh -p PORT"), ("-l100", "--rate"), ("-rP2222", "ssh -p PORT")] {
+            let hint = value_named(&argv(&[word, "a", "b"])).unwrap_or_default();
+            assert!(hint.contains(want), "{word}: {hint}");
         }
+        assert!(hint_for(&["-j4", "a", "b"]).is_some_and(|hint| hint.contains("--streams")));
         for word in ["-rr", "-nn", "-aa"] {
             assert!(parse(&[word, "a", "b"]).is_ok(), "{word}");
         }
         // Those of scp that mean something else to rsync.
-        assert!(hint_for(&["-P", "22", "a", "b"]).unwrap().contains("ssh -p PORT"));
-        assert!(hint_for(&["-l", "100", "a", "b"]).unwrap().contains("--rate"));
+        let named = |words: &[&str]| value_named(&argv(words));
+        assert!(named(&["-P", "22", "a", "b"]).unwrap().contains("ssh -p PORT"));
+        assert!(named(&["-rl", "100", "a", "b"]).unwrap().contains("--rate"));
+        assert!(named(&["-o", "Compression=yes", "a", "h:"]).unwrap().contains("ssh -o OPTION"));
+        for line in [&["-rl", "a", "100"][..], &["-avP", "a", "b"], &["-og", "a", "b"], &["--", "-P", "22"]] {
+            assert_eq!(named(line), None, "{line:?}");
+        }
+    }
+
+    /// Goal: words for what haul always keeps, in rsync's bundles too, and cp's `--preserve` mean what they
+    /// say; owner and group come together; what cannot be asked for is an error of the command line.
+    #[test]
+    fn what_is_kept_is_said_as_elsewhere() {
+        let put = |words: &[&str]| {
+            let got =
+                parse(&[words, &["a", "b"]].concat()).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+            got.kept.check().map(|()| got.kept.put(haul::options::Options::default()))
+        };
+        let plain = put(&["-rlptP", "--perms", "--times", "--links"]).expect("always so");
+        assert_eq!(plain, haul::options::Options::default());
+        let all = put(&["-rlptgoD"]).expect("as -a");
+        assert!(all.owners && all.devices && all.specials && !all.archive && !all.hard_links);
+        for (list, owners, links, xattrs, acls) in [
+            ("--preserve", true, false, false, false),
+            ("--preserve=mode,timestamps", false, false, false, false),
+            ("--preserve=links", false, true, false, false),
+            ("--preserve=ownership,xattr", true, false, true, false),
+            ("--preserve=acl", false, false, false, true),
+            ("--preserve=all", true, true, true, true),
+        ] {
+            let got = put(&[list]).expect(list);
+            assert_eq!(
+                (got.owners, got.hard_links, got.xattrs, got.acls),
+                (owners, links, xattrs, acls),
+                "{list}"
+            );
+        }
+        assert!(parse(&["--preserve=context", "a", "b"]).is_err());
+        for alone in ["-o", "-g"] {
+            assert!(put(&[alone]).expect_err("both or neither").contains("-og"));
+        }
+        assert!(parse(&["-l", "--no-links", "a", "b"]).is_err());
     }
 
     /// Goal: a private key that stands where scp has it is not copied; whatever else stands there is.
@@ -590,8 +654,7 @@ mod tests {
             let told = told(bundle);
             told.lines().map(|line| line.split(": ").next().unwrap().trim().to_owned()).collect::<Vec<_>>()
         };
-        assert_eq!(lines("-rlptgoD"), ["-l -p -t -g -o are not haul's:", "-l", "-p -t", "-g", "-o"]);
-        assert_eq!(lines("-avzP"), ["-z -P are not haul's:", "-z", "-P"]);
+        assert_eq!(lines("-avzU"), ["-z -U are not haul's:", "-z", "-U"]);
         assert!(told("-aHAXzh").starts_with("-z is rsync's: "), "-H, -A and -X are haul's too");
         assert_eq!(lines("-aHUNzh"), ["-U -N -z are not haul's:", "-U -N", "-z"]);
         assert!(told("-zyz").contains("\n  -y: haul has no such option"));

@@ -214,21 +214,14 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         return Err("-0 belongs to a list: -i, -n or both".into());
     }
     let (source_storage, sink_storage) = args.storage.options();
-    let (usermap, groupmap) = args.given.maps(args.archive)?;
+    args.kept.check()?;
+    let (usermap, groupmap) = args.given.maps(args.archive || args.kept.owners())?;
     let options = options::Options {
         recursive: args.recursive || args.archive,
         archive: args.archive,
-        xattrs: args.xattrs,
-        acls: args.acls,
-        hard_links: args.hard_links,
-        numeric_ids: args.numeric_ids,
         chmod: args.given.chmod(),
         usermap,
         groupmap,
-        devices: (args.devices || args.special_files) && !args.no_devices,
-        specials: (args.specials || args.special_files) && !args.no_specials,
-        no_devices: args.no_devices,
-        no_specials: args.no_specials,
         durability: match args.durability {
             Durability::Disk => options::Durability::Disk,
             Durability::None => options::Durability::None,
@@ -284,6 +277,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         schedule: args.schedule,
         source_storage,
         sink_storage,
+        ..args.kept.put(options::Options::default())
     };
     options.check().map_err(|error| error.text)?;
     let dial = match args.dial {

@@ -152,3 +152,31 @@ fn modes_are_narrowed_before_owners_are_set() {
         assert_eq!((stat.mode() & 0o7777, stat.uid(), stat.gid()), (mode, 5, 6), "{name:?}");
     }
 }
+
+/// Goal: `-og`, and cp's word for it, keep owner and group and nothing else of `-a`: no device is made, and a
+/// directory without -r is refused. rsync's bundle for `-a` is `-a`.
+/// Method: rsync lists what it would change behind the copy.
+#[test]
+fn owners_come_without_the_rest() {
+    need!("root", "rsync");
+    for options in [&["-rog"][..], &["-r", "--preserve=ownership"], &["-rlptgoD"], &["-r", "--preserve"]] {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.at("sink"));
+        let file = room.file("data/f", "f");
+        chown(&file, Some(41_000), Some(41_001)).expect("give it away");
+        mknodat(CWD, data.join("fifo"), FileType::Fifo, Mode::from(0o600), 0).expect("make a FIFO");
+        Haul::cp(options).arg(contents(&data)).arg(&sink).run().sane().exits(0);
+        assert_eq!(owner(&sink.join("f")), (41_000, 41_001), "{options:?}");
+        assert_eq!(sink.join("fifo").symlink_metadata().is_ok(), options == ["-rlptgoD"], "{options:?}");
+        let like = if options == ["-rlptgoD"] { "-ani" } else { "-rlptogni" };
+        let left = std::process::Command::new("rsync").arg(like).arg(contents(&data)).arg(&sink).output();
+        let left = String::from_utf8(left.expect("run rsync").stdout).expect("UTF-8");
+        // Without -D it says that it skips the FIFO.
+        let left: Vec<&str> = left.lines().filter(|line| !line.contains("fifo")).collect();
+        assert!(left.is_empty(), "{options:?}: {left:?}");
+    }
+    let room = Room::new();
+    let data = room.dir("data");
+    let said = Haul::cp(["-og"]).arg(&data).arg(room.at("sink")).run().sane().exits(2);
+    assert!(said.stderr.contains("-r"), "{}", said.describe());
+}

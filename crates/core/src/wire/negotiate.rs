@@ -66,8 +66,8 @@ pub mod capability {
     /// value.
     pub const ROOT: u16 = 0x002d;
     /// The tree is walked, or links at the destination are taken, in one of the ways that the user's options
-    /// name (`copy_links`, `one_file_system` and their like): an end that does not know them would do it in
-    /// another. Required, without a value, named by both ends or none.
+    /// name (`copy_links`, `one_file_system`, `owners` and their like): an end that does not know them would
+    /// do it in another. Required, without a value, named by both ends or none.
     pub const MANNERS: u16 = 0x002e;
     /// The sink gives entries other modes or owners than the source tells (`chmod`, `usermap`, `groupmap`),
     /// and the source tells what owners are called where that depends on it. Without a value; named, as

@@ -1,4 +1,4 @@
-//! `archive` where an end is a server: all of it but owners and groups.
+//! `archive` and `owners` where an end is a server: all but owners and groups.
 //!
 //! In: what was asked for; the summary. Out: the same without owners; with the number of what they were not
 //! kept of.
@@ -10,9 +10,11 @@ use crate::summary::Summary;
 
 /// Leaves owners out of what is asked for, where an end is a server. True: they were asked for.
 pub(super) fn leave(request: &mut CopyRequest) -> bool {
-    let leaves = request.options.archive && !haul_mutant::removed("archive-leaves-owners-of-servers");
+    let options = &mut request.options;
+    let leaves = options.keeps_owners() && !haul_mutant::removed("archive-leaves-owners-of-servers");
     if leaves {
-        (request.options.archive, request.options.recursive) = (false, true);
+        options.recursive |= options.archive;
+        (options.archive, options.owners) = (false, false);
     }
     leaves
 }

@@ -160,7 +160,7 @@ pub(crate) fn policy(options: &Options) -> SinkOptions {
         force: options.force,
         no_clobber: options.no_clobber,
         update: options.update,
-        owner: options.archive,
+        owner: options.keeps_owners(),
         times: true,
         verify: options.verify == Verify::Disk,
         trust: options.resume == Resume::Trust,

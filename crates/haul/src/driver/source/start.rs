@@ -52,7 +52,7 @@ pub(super) fn start(
         changed,
         no_links: options.no_links,
         manners: Manners { sink_here: request.sink_here.clone(), ..options.manners()? },
-        by_name: match options.archive && !options.numeric_ids {
+        by_name: match options.keeps_owners() && !options.numeric_ids {
             _ if options.given().needs_names() => ByName::Surely,
             true => ByName::Yes,
             false => ByName::No,
