@@ -8,8 +8,9 @@
 //! more are open than the walk's share of descriptors (`way`). Only names of one read of each directory on
 //! the way down are in memory. What lies deeper than [`DEPTH_MAX`] is walked too, and counted. Where some
 //! entries alone are wanted, these are looked for by name, and each that is not there is told.
-//! Left out: several directories at a time. Where `stat` is slow (a network file system), the entries of one
-//! read of a directory are looked at by several threads.
+//! Left out: what becomes of an entry that was looked at (`entry`), and what is told beside entries (`told`);
+//! several directories at a time. Where `stat` is slow (a network file system), the entries of one read of a
+//! directory are looked at by several threads.
 
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
@@ -22,37 +23,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use crossbeam_channel::{Receiver, bounded};
-use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, METADATA_LEN_MAX, Meta, Name, Node};
-use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, Name};
+use haul_core::ids::{DirId, Generation};
 use haul_core::metadata::{Unread, Values};
-use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::wire::{Announced, Failure, FailureKind, OwnerName, Totals};
+use haul_core::wire::{Announced, FailureKind, Totals};
 use rustix::fs::{FileType, Mode, OFlags, open, openat};
-use rustix::io::Errno;
 
-use crate::attributes::{self, Failed, Subject};
+use crate::attributes::{self, Subject};
 use crate::descriptors::budget;
 use crate::manners::{OnlyThese, Wanted};
 use crate::sink::Jobs;
 use crate::sink::names::may_be_ours;
-use crate::source::failure::{named_failure, of_source, os_failure, own_failure};
+use crate::source::failure::{of_source, own_failure};
 use crate::source::roots::{RootSpec, RootTarget};
 use crate::source::tree::SourceTree;
 use crate::source::view::Place;
+pub use item::{CountsAs, NotKept, NotKeptWhat, WalkItem};
 use manners::{Down, identity_of};
 use named::{RootNames, no_file};
-use names::{Names, Of};
+use names::Names;
 use out::Out;
 use owners::Owners;
-use probe::{Probe, Probed, What, read_again};
+use probe::{Probe, Probed};
 use way::{About, DIR_FLAGS, Here, Level, Way};
 
+mod entry;
+mod item;
 mod manners;
 mod named;
 mod names;
 pub(crate) mod out;
 mod owners;
 mod probe;
+mod told;
 mod way;
 
 /// Items sent together at most, but for those of one entry.
@@ -63,81 +66,6 @@ const SHARD: u16 = 0;
 pub const BATCHES_MAX: usize = 8;
 /// Bytes of names read from a directory at a time: 85 of the longest, about a thousand short ones.
 pub const READ_DIR_LEN: usize = 24 * 1024;
-
-/// What the walk says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WalkItem {
-    /// Of generation 0.
-    Entry(Announced),
-    /// Extended attributes and lists of the entry that comes next.
-    Metadata(Values),
-    /// The entry that comes next, after its attributes if it has any, is another name of this one, which came
-    /// before and has this path, relative to the destination.
-    NameOf {
-        to: FileId,
-        path: Arc<[u8]>,
-    },
-    /// Those of the directory that the destination root becomes, if it has any.
-    Root(Values),
-    /// What owners of entries that come are called.
-    Owners(Vec<OwnerName>),
-    /// No more entries will come in this directory. Not said of [`DirId::ROOT`].
-    DirEnd(DirId),
-    /// An entry, or what lies below it, cannot be copied. `path` is relative to the destination.
-    Failed {
-        path: Vec<u8>,
-        failure: Failure,
-        counts_as: CountsAs,
-    },
-    NotKept(NotKept),
-    /// The place that the source lies at cannot be reached any more, after all that was tried.
-    Gone(Failure),
-    /// Something that whoever copies should know of the whole source.
-    Note(&'static str),
-    /// The walk is over. A channel that closes without it: the walk was cancelled or broke.
-    End(Totals),
-}
-
-/// What a failed item of the walk means for the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CountsAs {
-    /// One entry is missing.
-    Entry,
-    /// A directory's entries are missing, nobody knows how many.
-    Subtree,
-    /// It was removed while the walk was on its way to it.
-    Vanished,
-}
-
-/// Something that the copy does not carry over. `path` is relative to the destination.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotKept {
-    pub path: Vec<u8>,
-    pub what: NotKeptWhat,
-}
-
-/// What is not kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NotKeptWhat {
-    /// Skipped.
-    Fifo,
-    /// Skipped.
-    Socket,
-    /// Skipped.
-    Device,
-    /// Left out: a temporary, a journal or an owner file of a job whose destination this directory is, or one
-    /// above it.
-    Debris,
-    /// A symbolic link, where none is wanted.
-    Link,
-    /// A symbolic link that leads out of what is copied, where none of these is wanted.
-    LinkOut,
-    /// A directory of another file system, where these are not entered. It is made, or left out.
-    Mounted,
-    /// The file has other names too, and becomes a file of its own, for hard links are not kept, or there are
-    /// more than can be told apart.
-    HardLink,
-}
 
 /// A running walk. Dropping it ends the walk, at the latest when a system call that hangs returns.
 pub struct Walk {
@@ -320,24 +248,6 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         }
     }
 
-    /// Tells what owners are called that were not told yet.
-    fn tell_owners<'a>(&mut self, metas: impl Iterator<Item = &'a Meta>) {
-        match self.owners.names(metas) {
-            Ok(names) if names.is_empty() => {}
-            Ok(names) => self.out.push(WalkItem::Owners(names)),
-            Err(why) => {
-                let cause = format!("what users and groups are called, which others are to stand for: {why}");
-                self.out.push(WalkItem::Gone(own_failure(FailureKind::Walk, "look up", b"sources", &cause)));
-            }
-        }
-    }
-
-    fn tell_root(&mut self, values: Values) {
-        if !values.is_empty() {
-            self.out.push(WalkItem::Root(values));
-        }
-    }
-
     fn walk_named(
         &mut self,
         root: &RootSpec,
@@ -474,15 +384,6 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         if let Some(level) = self.enter(at, &fd, name, about, Down { depth, only, trail }) {
             way.enter(level, &mut self.read_dir);
         }
-    }
-
-    /// A directory that lies too deep is not copied, nor what is in it.
-    fn leave_out(&mut self, path: Vec<u8>, entries: u64) {
-        let cause = format!(
-            "deeper than {DEPTH_MAX} directories: {entries} entries are left out; copy it as a source of its own"
-        );
-        let failure = own_failure(FailureKind::Walk, "enter", &path, &cause);
-        self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
     }
 
     /// Announces a directory and opens it.
@@ -629,207 +530,6 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             return false;
         }
         true
-    }
-
-    /// Announces an entry; what is to be told of a directory is returned instead, for [`Walker::enter`].
-    fn emit(
-        &mut self,
-        place: Place,
-        parent: DirId,
-        name: Name,
-        probed: Result<Probed, Errno>,
-    ) -> Option<About> {
-        let Probed { seen, link, what, values, unread, .. } = match probed {
-            Ok(probed) => probed,
-            Err(errno) => {
-                let path = self.path(place, &name);
-                self.fail("stat", &path, errno, CountsAs::Entry);
-                return None;
-            }
-        };
-        if let What::LeadsNowhere(errno) = what {
-            self.fail_link(place, &name, &link.unwrap_or_default(), errno);
-            return None;
-        }
-        let followed = what == What::Followed;
-        let skipped = match seen.kind {
-            FileType::Directory => {
-                let version = self.tree.announced(&seen).version;
-                let identity = (seen.dev, seen.stamp.ino);
-                return Some(About { meta: seen.meta, version, identity, followed });
-            }
-            FileType::Symlink if self.tree.leaves_links() => Some(NotKeptWhat::Link),
-            FileType::Symlink if what == What::LeadsOut => Some(NotKeptWhat::LinkOut),
-            FileType::RegularFile | FileType::Symlink => None,
-            _ if seen.node().is_some_and(|node| self.tree.nodes().kept.keep(node)) => None,
-            FileType::Fifo => Some(NotKeptWhat::Fifo),
-            FileType::Socket => Some(NotKeptWhat::Socket),
-            _ => Some(NotKeptWhat::Device),
-        };
-        if let Some(what) = skipped {
-            let path = self.path(place, &name);
-            if seen.node().is_some_and(|node| self.tree.nodes().asked.keep(node)) {
-                let cause = "the destination has no place for FIFOs, sockets and devices";
-                let failure = own_failure(FailureKind::Walk, "copy", &path, cause);
-                self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
-                return None;
-            }
-            self.out.push(WalkItem::NotKept(NotKept { path, what }));
-            return None;
-        }
-        let kind = if seen.is_file() {
-            let fingerprint = self.tree.announced(&seen);
-            let size = fingerprint.size;
-            EntryKind::File {
-                fingerprint,
-                object_size: (self.object_size)(size),
-                // Or it is compressed, or not written yet: its map will tell. A small one travels whole.
-                sparse: size > SMALL_LEN_MAX && seen.allocated < seen.stamp.size,
-                // The source's machine knows.
-                striped: false,
-            }
-        } else if let Some(node) = seen.node() {
-            match node {
-                Node::Fifo => EntryKind::Fifo,
-                Node::Socket => EntryKind::Socket,
-                Node::Device { block, major, minor } => EntryKind::Device { block, major, minor },
-            }
-        } else {
-            let target = link.unwrap_or_default();
-            if target.is_empty() || target.len() > LINK_LEN_MAX {
-                let path = self.path(place, &name);
-                let cause = format!("a target of {} bytes, 1 to {LINK_LEN_MAX} are possible", target.len());
-                let failure = own_failure(FailureKind::Walk, "read symlink", &path, &cause);
-                self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
-                return None;
-            }
-            EntryKind::Symlink { target }
-        };
-        let id = self.take_id();
-        let of = match seen.links > 1 && self.tree.part().is_none() {
-            true if self.tree.keeps_hard_links() => {
-                let path = self.path(place, &name);
-                let of = self.names.find(&seen, id, &path);
-                if let (Of::TooMany, true) = (&of, seen.is_file()) {
-                    self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::HardLink }));
-                }
-                of
-            }
-            true if seen.is_file() => {
-                let path = self.path(place, &name);
-                self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::HardLink }));
-                Of::Nothing
-            }
-            _ => Of::Nothing,
-        };
-        match &kind {
-            // It is no file of its own.
-            _ if matches!(of, Of::Another { .. }) => {}
-            EntryKind::File { fingerprint, .. } => {
-                self.totals.files += 1;
-                self.totals.bytes = self.totals.bytes.saturating_add(fingerprint.size);
-            }
-            _ => self.totals.symlinks += 1,
-        }
-        let names = if let Of::First(names) = of { names } else { 0 };
-        self.tree.add_entry(id, place, name.clone(), seen.is_file().then_some(&seen), &values);
-        if followed {
-            self.tree.follow(id);
-        }
-        self.tell_values(place, &name, values, unread);
-        if let Of::Another { to, path } = of {
-            self.out.push(WalkItem::NameOf { to, path });
-        }
-        let generation = Generation(0);
-        self.out.push(WalkItem::Entry(Announced {
-            id,
-            generation,
-            parent,
-            name,
-            meta: seen.meta,
-            kind,
-            extras: Extras { range: self.tree.part().filter(|_| seen.is_file()), names, ..Extras::default() },
-        }));
-        None
-    }
-
-    /// Reads the attributes of an entry of which more are to be read than were kept.
-    fn with_values(&self, dir: &OwnedFd, name: &Name, mut probed: Probed) -> Probed {
-        if std::mem::take(&mut probed.has_more) {
-            (probed.values, probed.unread) = read_again(dir.as_fd(), name, &probed, self.tree.keeps());
-        }
-        probed
-    }
-
-    /// Tells the attributes of the entry that is about to be announced, and what of them could not be read.
-    fn tell_values(&mut self, place: Place, name: &Name, values: Values, unread: Vec<Failed>) {
-        if !unread.is_empty() {
-            let path = self.path(place, name);
-            self.tell_unread(&path, &unread);
-        }
-        if !values.is_empty() {
-            self.out.push(WalkItem::Metadata(values));
-        }
-    }
-
-    /// Tells what of the attributes of an entry could not be read, if there is anything.
-    fn tell_unread(&mut self, path: &[u8], unread: &[Failed]) {
-        if let Some((attribute, errno)) = unread.first() {
-            let mut attribute = haul_base::escape::within(attribute).to_string();
-            const NAMED: usize = 3;
-            for (more, _) in unread.iter().take(NAMED).skip(1) {
-                attribute = format!("{attribute}, {}", haul_base::escape::within(more));
-            }
-            if unread.len() > NAMED {
-                attribute = format!("{attribute} and {} more", unread.len() - NAMED);
-            }
-            let failure = match *errno {
-                Errno::TOOBIG => {
-                    let most = METADATA_LEN_MAX / (1024 * 1024);
-                    let cause = format!(
-                        "more extended attributes than the {most} MiB that are kept of an entry: left out: {attribute}"
-                    );
-                    own_failure(FailureKind::Walk, "read", path, &cause)
-                }
-                errno => os_failure(FailureKind::Walk, &format!("read {attribute} of"), path, errno),
-            };
-            let path = path.to_vec();
-            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
-        }
-    }
-
-    fn fail(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {
-        let counts_as = if errno == Errno::NOENT { CountsAs::Vanished } else { counts_as };
-        let failure = os_failure(FailureKind::Walk, op, path, errno);
-        self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
-    }
-
-    /// A source that the command names could not be begun.
-    fn fail_named(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {
-        let counts_as = if errno == Errno::NOENT { CountsAs::Vanished } else { counts_as };
-        let failure = match haul_mutant::removed("named-source-does-not-vanish") {
-            true => os_failure(FailureKind::Walk, op, path, errno),
-            false => of_source(named_failure(FailureKind::Walk, op, path, errno), op, path),
-        };
-        self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
-    }
-
-    fn path(&self, place: Place, name: &Name) -> Vec<u8> {
-        let mut path = match place {
-            Place::Base(_) => Vec::new(),
-            Place::Dir(id) => self.tree.path_of(id.as_file()),
-        };
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name.as_bytes());
-        path
-    }
-
-    fn take_id(&mut self) -> FileId {
-        let id = FileId::new(SHARD, self.next_id);
-        self.next_id += 1;
-        id
     }
 }
 

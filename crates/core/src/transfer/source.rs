@@ -4,32 +4,27 @@
 //! Out: reads to make, frames to send, entries that ended.
 //! Invariants: no payload is read without a grant for it and a buffer; a file is sealed only by a look that
 //! came after its last read; an entry is known from its announcement until it ended, never longer.
-//! Left out: a file's way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`,
-//! `changed`; frames that wait on flash (`spill`); a place that cannot be reached any more (`gone`).
+//! Left out: entries as they come and their announcement (`announce`); what the sink says (`heard`); a file's
+//! way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`, `changed`; frames that
+//! wait on flash (`spill`); a place that cannot be reached any more (`gone`).
 
-use alloc::sync::Arc;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::change::Change;
-use crate::digest::SubtreeSet;
-use crate::entry::{EntryKind, Fingerprint};
-use crate::ids::{BufferId, DirId, FileId, Generation, Holder, Leased, SinkTarget, StreamId, Time};
-use crate::layout::Layout;
-use crate::metadata::{Unread, Values};
+use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
 use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
-use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, lost, protocol};
-use crate::wire::{
-    ANNOUNCE_ENTRIES_MAX, Agreed, Announced, DataHeader, Extent, Failure, ITEMS_MAX, Message, Totals,
-    announced_len,
-};
+use crate::transfer::{Ended, SessionEnd, lost};
+use crate::wire::{Agreed, Announced, DataHeader, Failure, Message, Totals};
 
+mod announce;
 mod answer;
 mod changed;
 mod done;
 mod file;
 mod gone;
+mod heard;
 mod held;
 mod map;
 mod metadata;
@@ -42,8 +37,7 @@ mod spill;
 mod streams;
 mod young;
 
-use file::{File, Queue, SourcePhase};
-use held::Held;
+use file::File;
 use map::Maps;
 use metadata::Metadata;
 use names::Joins;
@@ -311,163 +305,6 @@ impl Source {
         self.files.len() + self.dirs.len() + self.links.len()
     }
 
-    /// The walk found an entry. Its id was never used before and its parent was handed in before it.
-    /// `lies`: where a file lies; of other entries it means nothing. `not_before`: what is read of a file
-    /// before this time proves nothing, for a change could hide in the grain of the ctime that its
-    /// fingerprint has.
-    pub fn handle_entry(&mut self, entry: Announced, lies: Lies, not_before: Time) {
-        self.handle_entry_with(entry, None, lies, not_before);
-    }
-
-    /// As [`Source::handle_entry`], of an entry that has these extended attributes and lists. False: it is a
-    /// directory, and open ones have as many as they may have; it goes without them.
-    pub fn handle_entry_with(
-        &mut self,
-        mut entry: Announced,
-        values: Option<Values>,
-        lies: Lies,
-        not_before: Time,
-    ) -> bool {
-        let is_dir = matches!(entry.kind, EntryKind::Dir { .. });
-        let asked = values.filter(|values| self.config.agreed.metadata && !values.is_empty());
-        let had = asked.is_some();
-        let mut values = asked.filter(|values| !is_dir || self.metadata.fit_dir(values));
-        let fits = had == values.is_some();
-        if !fits {
-            let mut none = Values::new();
-            Unread { xattrs: true, acls: true }.mark(&mut none);
-            values = Some(none);
-        }
-        entry.extras.metadata = values.is_some();
-        if let EntryKind::File { fingerprint, sparse, striped, .. } = &mut entry.kind {
-            *sparse &= self.config.agreed.holes && fingerprint.size > SMALL_LEN_MAX;
-            *striped = self.config.agreed.layouts && lies == Lies::Ask && fingerprint.size > SMALL_LEN_MAX;
-        }
-        match &entry.kind {
-            EntryKind::Dir { .. } => {
-                self.dirs.insert(entry.id.as_dir(), ());
-            }
-            EntryKind::Symlink { .. }
-            | EntryKind::Fifo
-            | EntryKind::Socket
-            | EntryKind::Device { .. }
-            | EntryKind::HardLink { .. } => {
-                self.links.insert(entry.id, None);
-            }
-            EntryKind::File { fingerprint, object_size, striped, .. } => {
-                self.count_file(fingerprint.size);
-                self.unsealed += 1;
-                let file = self.new_file(&entry, (*fingerprint, *object_size, *striped), lies, not_before);
-                self.files.insert(entry.id, file);
-            }
-        }
-        let (id, generation) = (entry.id, entry.generation);
-        let file = if let EntryKind::File { sparse, .. } = entry.kind { Some(sparse) } else { None };
-        self.push_announcement(entry);
-        if let Some(values) = values {
-            self.metadata.push(id, generation, values, is_dir);
-        }
-        if let Some(sparse) = file {
-            self.announced(id, sparse);
-        }
-        fits
-    }
-
-    fn count_file(&mut self, size: u64) {
-        self.counts.files += 1;
-        // What file systems say: the sum may be anything.
-        self.counts.bytes = self.counts.bytes.saturating_add(size);
-    }
-
-    /// A file as it is announced first.
-    fn new_file(
-        &self,
-        entry: &Announced,
-        (fingerprint, object_size, striped): (Fingerprint, u32, bool),
-        lies: Lies,
-        not_before: Time,
-    ) -> Box<File> {
-        Box::new(File {
-            generation: entry.generation,
-            parent: entry.parent,
-            name: entry.name.clone(),
-            meta: entry.meta,
-            fingerprint,
-            extras: entry.extras,
-            not_before,
-            seen: None,
-            grown_to: 0,
-            measured: false,
-            object_size,
-            object_size_max: object_size,
-            striped,
-            phase: SourcePhase::AwaitState,
-            digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
-            twice: BTreeMap::new(),
-            held: Held::default(),
-            layout: match lies {
-                Lies::At(target) => Some(Arc::new(Layout::flat(target))),
-                Lies::Ask => None,
-            },
-            asks: lies == Lies::Ask,
-            sink_targets: None,
-            queued: 0,
-            adding: false,
-            left: 0,
-            works: false,
-            given: BTreeMap::new(),
-            again: VecDeque::new(),
-            reads: 0,
-            checking: false,
-            look_again: false,
-            durable: 0,
-            pass: 0,
-            tries: 1,
-            hashes: 0,
-            queue: Queue::None,
-            resends: 0,
-        })
-    }
-
-    /// The walk read what the directory has of extended attributes and lists that the destination root
-    /// becomes. Once, at any time before its end.
-    pub fn handle_root(&mut self, values: Values) {
-        if self.config.root && self.config.agreed.metadata && !values.is_empty() {
-            self.metadata.push(DirId::ROOT.as_file(), Generation(0), values, true);
-        }
-    }
-
-    fn push_announcement(&mut self, entry: Announced) {
-        let len = announced_len(&entry);
-        let metadata_len = self.metadata.pieces_len;
-        if self.announce.len() >= ANNOUNCE_ENTRIES_MAX
-            || self.announce_bytes + len > ANNOUNCE_LEN_MAX
-            || metadata_len > ANNOUNCE_LEN_MAX
-        {
-            self.flush_announcements();
-        }
-        self.announce_bytes += len;
-        self.announce.push(entry);
-    }
-
-    /// The walk emitted the last entry of this directory.
-    pub fn handle_dir_end(&mut self, dir: DirId) {
-        self.dir_ends.push(dir);
-        if self.dir_ends.len() >= ITEMS_MAX {
-            self.flush_announcements();
-        }
-    }
-
-    /// The walk could not read something that was therefore never announced.
-    pub fn handle_trouble(&mut self, path: &[u8], failure: Failure) {
-        self.actions.push_back(SourceAction::Send(Message::Trouble { path: path.into(), failure }));
-    }
-
-    /// The walk is over.
-    pub fn handle_walk_end(&mut self, totals: Totals) {
-        self.totals = Some(totals);
-    }
-
     /// A data stream is up, at any time. One that the sink has closed already is closed here too.
     pub fn handle_stream_up(&mut self, stream: StreamId) {
         match self.streams.open(stream) {
@@ -590,101 +427,6 @@ impl Source {
         }
     }
 
-    /// A message of the sink.
-    pub fn handle_message(&mut self, message: Message) {
-        if self.finished {
-            return;
-        }
-        match message {
-            Message::Grant { by, .. } | Message::Durable { by, .. } if self.is_not_agreed(by) => {}
-            Message::Grant { sink_target, total, .. } if self.config.agreed.targets => {
-                self.handle_grant(SinkTarget(sink_target), total)
-            }
-            Message::Grant { total, .. } => self.credit = self.credit.max(total),
-            Message::FileTargets { id, generation, layout } => {
-                self.handle_file_targets(id, generation, Arc::new(layout));
-            }
-            Message::TargetHealth(targets) => {
-                for target in targets {
-                    self.handle_sink_health(target.sink_target, target.health);
-                }
-            }
-            Message::FileStates(states) => {
-                for (id, generation, state) in states {
-                    self.handle_state(id, generation, state);
-                }
-            }
-            Message::Written { bytes, frames } => {
-                // A peer's number: no more than it was sent.
-                self.counts.written = bytes.min(self.counts.payload);
-                for (stream, count) in frames {
-                    self.streams.received(stream, count);
-                }
-            }
-            Message::Durable { extents, .. } => {
-                for extent in extents {
-                    let file = self.files.get_mut(&extent.id);
-                    if let Some(file) = file.filter(|f| f.generation == extent.generation) {
-                        // Told twice or too much: it is never more than the file.
-                        let more = extent.len.min(file.size() - file.durable);
-                        file.durable += more;
-                        self.counts.durable = self.counts.durable.saturating_add(more);
-                        if file.held.end_at(extent.offset).is_some() {
-                            let checked = extent.len.min(file.held.open);
-                            file.held.open -= checked;
-                            self.counts.held_open = self.counts.held_open.saturating_sub(checked);
-                        }
-                    }
-                }
-            }
-            Message::Done(items) => {
-                for item in items {
-                    self.handle_entry_done(item.id, item.generation, item.outcome);
-                }
-            }
-            Message::Resend(extents) => {
-                for Extent { id, generation, offset, .. } in extents {
-                    self.handle_resend(id, generation, offset);
-                }
-            }
-            Message::NotHeld(extents) => extents.into_iter().for_each(|extent| self.handle_not_held(extent)),
-            Message::StreamClosed { stream, frames } => self.handle_stream_closed(stream, frames),
-            Message::Stop { .. } => {
-                self.stopping = true;
-                self.drop_frames();
-            }
-            Message::Stopped => self.finish(SessionEnd::Stopped),
-            Message::Complete => {
-                let end = if self.end_sent && self.open_entries() == 0 {
-                    debug_assert!(self.maps.are_gone(), "maps go with their files");
-                    SessionEnd::Complete
-                } else {
-                    SessionEnd::Failed(protocol("the sink says complete, but entries are still open"))
-                };
-                self.finish(end);
-            }
-            Message::Notice { text } => self.actions.push_back(SourceAction::Notice(text)),
-            Message::Abort(failure) => self.finish(SessionEnd::Failed(failure)),
-            Message::Ping(n) => self.actions.push_back(SourceAction::Send(Message::Pong(n))),
-            Message::Pong(_) | Message::Report(_) | Message::Received(_) | Message::Placed(_) => {}
-            other => {
-                let text = format!("the sink sent a message that only a source sends: {}", other.name());
-                self.finish(SessionEnd::Failed(protocol(&text)));
-            }
-        }
-    }
-
-    /// Whether what the sink says has no effect, for it says it as somebody else than was agreed; one that
-    /// was never agreed ends the session.
-    fn is_not_agreed(&mut self, by: Holder) -> bool {
-        let judged = by.judge(self.config.agreed.lease);
-        if judged == Leased::Unknown {
-            let text = format!("host {} of the sink, lease {}, was not agreed", by.host, by.epoch);
-            self.finish(SessionEnd::Failed(protocol(&text)));
-        }
-        judged != Leased::Agreed
-    }
-
     /// The next thing to do, or `None` until the next event.
     pub fn poll_action(&mut self) -> Option<SourceAction> {
         if self.actions.is_empty() && !self.finished {
@@ -698,20 +440,6 @@ impl Source {
             self.check_streams();
         }
         self.actions.pop_front()
-    }
-
-    fn flush_announcements(&mut self) {
-        if !self.announce.is_empty() {
-            self.announce_bytes = 0;
-            let entries = std::mem::take(&mut self.announce);
-            self.actions.push_back(SourceAction::Send(Message::Announce(entries)));
-        }
-        // The destination root's come by themselves.
-        self.flush_metadata();
-        if !self.dir_ends.is_empty() {
-            let dirs = std::mem::take(&mut self.dir_ends);
-            self.actions.push_back(SourceAction::Send(Message::DirEnd(dirs)));
-        }
     }
 
     fn end_if_over(&mut self) {
@@ -733,5 +461,3 @@ fn limits(config: &SourceConfig) -> Limits {
 
 /// How long the sink's last word is waited for when every data stream is lost.
 const LAST_WORD_WAIT: Duration = Duration::from_secs(1);
-/// Bytes of entries in one announcement, at most.
-const ANNOUNCE_LEN_MAX: usize = 512 * 1024;
