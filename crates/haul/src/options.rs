@@ -17,6 +17,7 @@ use haul_base::escape;
 pub use haul_base::role::Role;
 pub use haul_storage::manners::Mounted;
 use haul_storage::manners::{LinkRule, Manners, OnlyThese};
+pub use haul_storage::meta_rate::RATES as META_RATES;
 pub use haul_storage::options::{DataChannel, EngineName, IoPolicy, LayoutChoice, Order, StorageOptions};
 use haul_storage::place::Place;
 pub use haul_storage::store::delegated::Stripes;
@@ -498,6 +499,7 @@ impl Options {
             within(&named("objects in flight"), storage.in_flight, [1, 2048])?;
             within(&named("I/O threads"), storage.threads, [1, 64])?;
             within(&named("deadline, milliseconds"), storage.deadline_ms, [1, 3_600_000])?;
+            within(&named("metadata rate"), storage.meta_rate, META_RATES)?;
         }
         Ok(())
     }

@@ -312,8 +312,7 @@ impl<J: Send + 'static> Turn<J> {
         let at = Arc::new(AtomicU64::new(0));
         let shown = at.clone();
         self.renew(Some(Arc::new(move || label(shown.load(Ordering::Relaxed)))));
-        let turn = Turn { shared: self.shared.clone(), id: self.id, target: self.target };
-        Track { turn, at, renewed: Instant::now() }
+        Track { turn: self.again(), at, renewed: Instant::now() }
     }
 
     /// The job makes progress: its deadline counts from now.
@@ -325,6 +324,17 @@ impl<J: Send + 'static> Turn<J> {
         let before = label.and_then(|label| state.doing.insert(self.id, label));
         drop(state);
         drop(before);
+    }
+
+    /// How often the job has to tell that it waits for something that does not hang, and how: its deadline
+    /// counts from then.
+    pub(crate) fn watch(&self) -> (Duration, Option<impl Fn() + '_>) {
+        (self.shared.config.deadline / RENEWALS, Some(|| self.renew(None)))
+    }
+
+    /// The same turn, for who keeps it.
+    pub(crate) fn again(&self) -> Turn<J> {
+        Turn { shared: self.shared.clone(), id: self.id, target: self.target }
     }
 
     /// The pool is dropped: a job that lasts may end early.

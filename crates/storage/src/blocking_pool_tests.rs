@@ -340,7 +340,7 @@ fn runs_stay_in_order() {
             Arc::new(items),
             |one, next| one.0 == next.0,
             label,
-            move |&(run, i)| {
+            move |&(run, i), _| {
                 if i == 0 {
                     barrier.wait();
                 }
@@ -379,7 +379,7 @@ fn a_run_goes_on_behind_what_hangs() {
     let (told, tells) = unbounded();
     submit(&pool, 1, move |turn| {
         let label = |item: &usize| Doing { what: "publish", name: String::new(), offset: *item as u64 };
-        let work = move |item: &usize| {
+        let work = move |item: &usize, _: &Turn<Job2>| {
             if [3, 7].contains(item) {
                 let _ = closed.recv();
             }

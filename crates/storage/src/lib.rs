@@ -35,6 +35,7 @@ pub mod jail;
 pub mod layout;
 mod levels;
 pub mod manners;
+pub mod meta_rate;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
 pub mod null;
@@ -169,6 +170,8 @@ pub trait SourceEngine: Send {
     fn in_wait(&self) -> Option<String> {
         None
     }
+    /// A stop was asked for: nothing waits for a rate that the user set.
+    fn hurry(&self) {}
     /// What was chosen, by name, with the reason.
     fn report(&self) -> Vec<(String, String)>;
     /// The network that it is reached over, if it is.
@@ -204,6 +207,8 @@ pub trait SinkEngine: Send {
     fn in_wait(&self) -> Option<String> {
         None
     }
+    /// As [`SourceEngine::hurry`].
+    fn hurry(&self) {}
     /// What was chosen, by name, with the reason.
     fn report(&self) -> Vec<(String, String)>;
     /// Bytes that there is room for, if that can be told.

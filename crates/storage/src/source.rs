@@ -221,8 +221,15 @@ impl SourceEngine for ReadEngine {
         oldest_first(self.objects.io_threads().stuck(), self.pool.stuck())
     }
 
+    fn hurry(&self) {
+        self.shared.tree.rate().lift();
+    }
+
     fn report(&self) -> Vec<(String, String)> {
-        self.config.io_settings().report(&self.objects.io_threads().facts(), &self.shared.modes.report())
+        let io_threads = self.objects.io_threads().facts();
+        let mut lines = self.config.io_settings().report(&io_threads, &self.shared.modes.report());
+        lines.extend(self.shared.tree.rate().report("source"));
+        lines
     }
 }
 
@@ -230,6 +237,7 @@ impl Drop for ReadEngine {
     // Not joined: a thread may hang in a read of a server that is gone.
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
+        self.shared.tree.rate().lift();
     }
 }
 

@@ -32,6 +32,7 @@ use rustix::fs::{FileType, Mode, OFlags, open, openat};
 use crate::attributes::{self, Subject};
 use crate::descriptors::budget;
 use crate::manners::{OnlyThese, Wanted};
+use crate::meta_rate::{MetaRate, cost};
 use crate::sink::Jobs;
 use crate::sink::names::may_be_ours;
 use crate::source::failure::{of_source, own_failure};
@@ -71,6 +72,8 @@ pub const READ_DIR_LEN: usize = 24 * 1024;
 pub struct Walk {
     items: Receiver<Vec<WalkItem>>,
     cancelled: Arc<AtomicBool>,
+    /// Of its source.
+    rate: Arc<MetaRate>,
 }
 
 impl Walk {
@@ -97,7 +100,8 @@ impl Walk {
     ) -> io::Result<Walk> {
         let (sender, items) = bounded(BATCHES_MAX);
         let cancelled = Arc::new(AtomicBool::new(false));
-        let probe = Probe::new(stat_threads);
+        let rate = tree.rate().clone();
+        let probe = Probe::new(stat_threads, rate.clone());
         let owners = Owners::new(tree.by_name());
         let mut walker = Walker {
             tree,
@@ -124,20 +128,20 @@ impl Walk {
             }
             walker.out.flush();
         })?;
-        Ok(Walk { items, cancelled })
+        Ok(Walk { items, cancelled, rate })
     }
 
     /// A walk that is over already and found `items`.
     pub fn of(items: Vec<WalkItem>) -> Walk {
         let (sender, batches) = bounded(1);
         sender.send(items).expect("the receiver is right here");
-        Walk { items: batches, cancelled: Arc::default() }
+        Walk { items: batches, cancelled: Arc::default(), rate: Arc::default() }
     }
 
     #[cfg(any(feature = "ftp", feature = "volume"))]
     /// A walk whose items come over a channel, from whoever else walks; it heeds `cancelled`.
     pub(crate) fn over(items: Receiver<Vec<WalkItem>>, cancelled: Arc<AtomicBool>) -> Walk {
-        Walk { items, cancelled }
+        Walk { items, cancelled, rate: Arc::default() }
     }
 
     /// The items, in batches.
@@ -148,6 +152,8 @@ impl Walk {
     /// Ends the walk soon; its channel closes without [`WalkItem::End`].
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
+        // Its thread may wait for that.
+        self.rate.lift();
     }
 
     /// It was told to end; what closes its channel then is no fault.
@@ -282,7 +288,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             Ok(fd) => fd,
             Err(errno) => return self.fail_named("open directory", parent, errno, CountsAs::Entry),
         };
-        let probed = probe::probe(fd.as_fd(), name, self.looks(0));
+        let probed = self.probe.one(fd.as_fd(), name, self.looks(0));
         if let Err(errno) = probed {
             return self.fail_named("stat", bytes, errno, CountsAs::Entry);
         }
@@ -400,7 +406,10 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         let opened = match self.is_mounted(about.identity) {
             // Not even opened, which can be what mounts it.
             true => None,
-            false => Some(openat(above, name.as_bytes(), flags, Mode::empty())),
+            false => {
+                self.tree.rate().take(cost::OPEN);
+                Some(openat(above, name.as_bytes(), flags, Mode::empty()))
+            }
         };
         // What was opened counts, whatever was looked at.
         let identity = match &opened {

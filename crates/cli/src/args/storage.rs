@@ -92,6 +92,14 @@ pub struct Storage {
     #[arg(long, value_name = "TIME", action = ArgAction::Append, value_parser = sided(deadline))]
     pub io_deadline: Vec<Sided<u32>>,
 
+    /// Make at most so many metadata operations a second, as 1000/s or 10k
+    ///
+    /// Each end counts what it asks of its own file system for each entry: looks, opening, making, removing and
+    /// renaming, setting owner, mode and times. Servers and volumes do not know it. Default: no limit. -v says
+    /// whether this held the copy back.
+    #[arg(long, value_name = "RATE", action = ArgAction::Append, value_parser = sided(meta_rate))]
+    pub meta_rate: Vec<Sided<u64>>,
+
     /// Do not allocate the blocks of a file before it is written
     ///
     /// Default: large files get their blocks at once, where the file system can do that; they lie together
@@ -126,6 +134,7 @@ impl Storage {
             deadline_ms: last(&self.io_deadline, side),
             no_preallocate: self.no_preallocate,
             write_threshold: self.write_threshold.filter(|_| side == Side::Sink),
+            meta_rate: last(&self.meta_rate, side),
         }
     }
 }
@@ -150,6 +159,20 @@ where
         };
         Ok(Sided { side, value: parse(value)? })
     }
+}
+
+/// `1000`, `1000/s`, `10k` or `10k/s`.
+fn meta_rate(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let amount = lower.strip_suffix("/s").unwrap_or(&lower).trim_end();
+    let (digits, scale) = match amount.strip_suffix('k') {
+        Some(digits) => (digits, 1000),
+        None => amount.strip_suffix('m').map_or((amount, 1), |digits| (digits, 1_000_000)),
+    };
+    let [least, most] = options::META_RATES;
+    let rate = digits.trim_end().parse::<u64>().ok().and_then(|number| number.checked_mul(scale));
+    rate.filter(|rate| (least..=most).contains(rate))
+        .ok_or_else(|| format!("write it as 1000/s or 10k, operations a second: {least} to {}k", most / 1000))
 }
 
 fn write_threshold(text: &str) -> Result<u64, String> {
@@ -257,6 +280,11 @@ mod tests {
         assert_eq!((source.deadline_ms, sink.deadline_ms), (Some(2000), Some(2000)));
         assert_eq!((source.in_flight, sink.in_flight), (Some(9), None));
         assert!(sink.no_preallocate);
+        for (text, rate) in [("1000/s", 1000), ("10k", 10_000), ("2k/s", 2000), ("1M/s", 1_000_000), ("7", 7)]
+        {
+            let (source, sink) = options(&format!("--meta-rate {text} --meta-rate sink=5/s")).unwrap();
+            assert_eq!((source.meta_rate, sink.meta_rate), (Some(rate), Some(5)));
+        }
         for (text, bytes) in [("0", 0), ("64KiB", 64 << 10), ("all", u64::MAX)] {
             let (source, sink) = options(&format!("--write-threshold {text}")).unwrap();
             assert_eq!((source.write_threshold, sink.write_threshold), (None, Some(bytes)));
@@ -270,6 +298,11 @@ mod tests {
             "--io fast",
             "--io far=direct",
             "--order random",
+            "--meta-rate 0",
+            "--meta-rate 11M",
+            "--meta-rate 1.5k",
+            "--meta-rate 1KiB/s",
+            "--meta-rate k",
             "--request-size 3M",
             "--request-size 2KiB",
             "--request-size 128MiB",

@@ -56,6 +56,7 @@ mod layout;
 mod leftovers;
 mod list;
 mod masks;
+mod meta_rate;
 mod names;
 mod network;
 mod one_file_system;

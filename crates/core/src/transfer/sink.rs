@@ -386,11 +386,17 @@ impl Sink {
         self.stop_at.get_or_insert(self.now.after(STOP_GRACE));
     }
 
+    /// It was told to end, by whomever.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_some() || self.stop_at.is_some()
+    }
+
     /// It came to nothing because this session ends, or nobody waits for the way any more: no fault of the
     /// entry's, which is as one of which nothing came.
     fn is_of_the_stop(&self, failure: &Failure) -> bool {
-        let stops = self.stop.is_some() || self.stop_at.is_some();
-        stops && failure.kind == FailureKind::Network && !haul_mutant::removed("stops-fail-no-files")
+        self.is_stopping()
+            && failure.kind == FailureKind::Network
+            && !haul_mutant::removed("stops-fail-no-files")
     }
 
     fn begin_stop(&mut self, end: SessionEnd) {

@@ -405,6 +405,11 @@ impl Source {
         self.plan.schedule.set_limits(limits(&self.config));
     }
 
+    /// It was told to end, by whomever.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     /// Ends in good order: reads nothing more and asks the sink to close its epoch.
     pub fn stop(&mut self, reason: &str) {
         if !self.stopping && !self.finished {

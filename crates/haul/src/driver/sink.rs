@@ -407,6 +407,9 @@ impl End for SinkEnd {
     fn tick(&mut self, now: Time, session: &mut Session<'_>) {
         self.see_places();
         self.machine.handle_tick(now);
+        if self.machine.is_stopping() {
+            self.storage.engine.hurry();
+        }
         self.storage.give_way(&session.other.lines);
     }
 

@@ -267,6 +267,10 @@ impl End for SourceEnd {
 
     fn tick(&mut self, now: Time, session: &mut Session<'_>) {
         self.machine.handle_tick(now);
+        if self.machine.is_stopping() {
+            self.walked.cancel();
+            self.storage.engine.hurry();
+        }
         self.tend_network(now, session);
     }
 

@@ -76,17 +76,31 @@ impl<J: Send + 'static> Turn<J> {
         T: Send + Sync + 'static,
         R: Send + 'static,
     {
+        self.share_turns(items, label, move |item, _| work(item))
+    }
+
+    /// The same with work that hears in which turn it is.
+    pub(crate) fn share_turns<T, R>(
+        &self,
+        items: Arc<Vec<T>>,
+        label: impl Fn(&T) -> Doing + Send + Sync + 'static,
+        work: impl Fn(&T, &Turn<J>) -> R + Send + Sync + 'static,
+    ) -> Vec<Option<R>>
+    where
+        T: Send + Sync + 'static,
+        R: Send + 'static,
+    {
         self.share_runs(items, |_, _| false, label, work)
     }
 
     /// The same, where an item that `follows` the one before it is begun by the same thread behind it, for
     /// they would wait for each other: but not behind one that hangs.
-    pub fn share_runs<T, R>(
+    pub(crate) fn share_runs<T, R>(
         &self,
         items: Arc<Vec<T>>,
         follows: impl Fn(&T, &T) -> bool,
         label: impl Fn(&T) -> Doing + Send + Sync + 'static,
-        work: impl Fn(&T) -> R + Send + Sync + 'static,
+        work: impl Fn(&T, &Turn<J>) -> R + Send + Sync + 'static,
     ) -> Vec<Option<R>>
     where
         T: Send + Sync + 'static,
@@ -122,7 +136,7 @@ impl<J: Send + 'static> Turn<J> {
                 let mut next = lock(state).take(turn.id, None, late);
                 while let Some((run, i)) = next {
                     track.at(i as u64);
-                    let result = catch_unwind(AssertUnwindSafe(|| work(&items[i]))).ok();
+                    let result = catch_unwind(AssertUnwindSafe(|| work(&items[i], turn))).ok();
                     let mut state = lock(state);
                     state.results[i] = result;
                     state.ended += 1;

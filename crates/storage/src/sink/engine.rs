@@ -46,6 +46,7 @@ use crate::descriptors::Budget;
 use crate::io::threads::{IoThreads, IoThreadsConfig, TransferDone};
 use crate::io::{IoFile, IoTarget};
 use crate::io_settings::IoSettings;
+use crate::meta_rate::MetaRate;
 use crate::options::StorageOptions;
 use crate::owed::words_of;
 use crate::store::NotKept;
@@ -168,6 +169,8 @@ pub(super) struct Sink {
     metadata: Mutex<HashMap<FileId, Arc<Values>>>,
     /// Of which other names may follow.
     firsts: Firsts,
+    /// Operations that this end makes in a second.
+    rate: MetaRate,
     still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     /// `None`: nobody else can have published.
     published: Option<Published>,
@@ -211,6 +214,7 @@ impl WriteEngine {
     ) -> std::io::Result<WriteEngine> {
         let threads = config.threads.clamp(1, THREADS_MAX);
         let no_preallocate = config.storage.no_preallocate;
+        let rate = MetaRate::new(config.storage.meta_rate);
         config.tree.set_dirs_open(config.budget.sink_dirs);
         let choice = Choice::new(config.storage.io, config.durable, config.budget.sink_direct);
         let spaces = Spaces::new(no_preallocate);
@@ -243,6 +247,7 @@ impl WriteEngine {
             keeps: config.keeps,
             metadata: Mutex::default(),
             firsts: Firsts::default(),
+            rate,
             still_owner: config.still_owner,
             published: config.confirm.then(Published::default),
             others_dirs: Mutex::default(),
@@ -318,6 +323,7 @@ impl WriteEngine {
             return left.clone();
         }
         self.sink.ends.store(true, Ordering::Relaxed);
+        self.sink.rate.lift();
         // Writes go from the threads to the I/O threads, and changes of mode back to the threads: both live
         // until the last write has completed.
         let mut left = self.sink.data.drain();
@@ -385,8 +391,13 @@ impl SinkEngine for WriteEngine {
         oldest_first(stuck, self.pool.stuck())
     }
 
+    fn hurry(&self) {
+        self.sink.rate.lift();
+    }
+
     fn report(&self) -> Vec<(String, String)> {
         let mut lines = self.sink.data.report(&self.sink.files.spaces);
+        lines.extend(self.sink.rate.report("sink"));
         let synced = self.sink.whole_sync.as_ref().and_then(WholeSync::report);
         lines.extend(synced.map(|told| ("small files at the sink".into(), told)));
         lines.extend(self.sink.others_dirs().map(|told| (OTHERS_DIRS.to_owned(), told)));

@@ -29,6 +29,7 @@ use super::view::FileView;
 use crate::attributes;
 use crate::blocking_pool::{Doing, Track, Turn};
 use crate::layout::layout_by;
+use crate::meta_rate::cost;
 use crate::{SourceCompletion, SourceJob};
 use haul_base::buffer::Buffer;
 use haul_base::digest::{self, Hasher};
@@ -51,13 +52,15 @@ pub(super) struct Reader {
     objects: Arc<Objects>,
     /// Tells how far the operation is.
     track: Option<Track<SourceJob>>,
+    /// In which it is carried out.
+    turn: Option<Turn<SourceJob>>,
     scratch: Vec<u8>,
 }
 
 impl Reader {
     pub(super) fn new(shared: Arc<Shared>, objects: Arc<Objects>) -> Reader {
         let (tree, meter) = (shared.tree.clone(), shared.meter.clone());
-        Reader { tree, meter, shared, objects, track: None, scratch: Vec::new() }
+        Reader { tree, meter, shared, objects, track: None, turn: None, scratch: Vec::new() }
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -72,6 +75,7 @@ impl Reader {
         buffer: &mut Option<Buffer>,
     ) -> Option<SourceDone> {
         self.track = track(turn, &self.tree, op);
+        self.turn = Some(turn.again());
         Some(match *op {
             SourceOp::Read { id, generation, offset, len, target, .. } => match self.hand_over(op, buffer) {
                 Ok(()) => return None,
@@ -174,6 +178,7 @@ impl Reader {
         let Some(room) = room.get_mut(..file.size as usize) else {
             return Err(self.own(wire::FailureKind::Read, "read", file.id, "no room in the bundle's buffer"));
         };
+        self.wait_for_rate(cost::OPEN);
         let read = self.storage(|| {
             // Not kept open: it is read once. What it is the look behind the read shows, which the bytes wait
             // for.
@@ -227,6 +232,7 @@ impl Reader {
             }
             Err(failure) => return Err(failure),
         };
+        self.wait_for_rate(cost::LOOK_AGAIN);
         let (beyond, of_fd, of_name) = self.storage(|| {
             // Before the looks, for one that grows meanwhile is no such file.
             let beyond = match view.is_part() {
@@ -464,6 +470,7 @@ impl Reader {
         if let Some(open) = self.tree.open_file(id) {
             return Ok(open);
         }
+        self.wait_for_rate(cost::OPEN);
         let opened = self.storage(|| {
             let name = escape::within(&self.tree.path_of(id)).into();
             let open = OpenFile::open(|| self.tree.dir_fd(view.place), view, name)?;
@@ -523,6 +530,13 @@ impl Reader {
             format!("file {id}").as_bytes(),
             "not known to the source",
         )
+    }
+
+    /// Waits until so many operations of metadata may begin.
+    fn wait_for_rate(&self, operations: u32) {
+        if let Some(turn) = &self.turn {
+            self.tree.rate().take_telling(operations, || turn.watch());
+        }
     }
 
     /// A step of the operation begins, see [`track`].

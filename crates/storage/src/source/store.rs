@@ -17,6 +17,7 @@ use super::stat::Seen;
 use super::tree::SourceTree;
 use super::{ReadConfig, ReadEngine};
 use crate::manners::LinkRule;
+use crate::meta_rate::MetaRate;
 use crate::place::{PlaceError, Sources};
 use crate::store::{Capabilities, Reading, SourceNames, SourceParts, SourceStore, Stamp};
 use crate::targets::Targets;
@@ -138,7 +139,8 @@ impl SourceStore for Paths {
             .with_nodes(nodes)
             .with_names(by_name)
             .keeping(keeps)
-            .keeping_hard_links(hard_links);
+            .keeping_hard_links(hard_links)
+            .with_rate(MetaRate::new(storage.meta_rate));
         let tree = Arc::new(tree.kept_in(kept));
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let failed = |what: &str, why: std::io::Error| {

@@ -34,6 +34,7 @@ use crate::descriptors::{Budget, budget};
 use crate::io::IoTarget;
 use crate::layout::{Provider, device_of, provider_at};
 use crate::manners::{ByName, Manners};
+use crate::meta_rate::MetaRate;
 use crate::targets::Targets;
 use crate::volume;
 
@@ -60,6 +61,8 @@ pub struct SourceTree {
     part: Option<FileRange>,
     /// The destination keeps mtimes in such steps; zero: as finely as they are.
     kept: Duration,
+    /// Operations that this end makes in a second.
+    rate: Arc<MetaRate>,
 }
 
 struct Inner {
@@ -205,6 +208,15 @@ impl SourceTree {
         SourceTree { kept, ..self }
     }
 
+    /// The same, of a source that is asked no faster than this.
+    pub(crate) fn with_rate(self, rate: MetaRate) -> SourceTree {
+        SourceTree { rate: Arc::new(rate), ..self }
+    }
+
+    pub(crate) fn rate(&self) -> &Arc<MetaRate> {
+        &self.rate
+    }
+
     /// Where the only file's part begins in it; 0 without.
     pub(crate) fn base(&self) -> u64 {
         self.part.map_or(0, |part| part.source)
@@ -238,6 +250,7 @@ impl SourceTree {
             keeps_hard_links: false,
             part: None,
             kept: Duration::ZERO,
+            rate: Arc::default(),
         }
     }
 

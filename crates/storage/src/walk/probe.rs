@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::attributes::{self, Failed, Keeps, Subject};
 use crate::manners::{LinkRule, leads_out};
+use crate::meta_rate::{MetaRate, cost};
 use crate::source::acl;
 use crate::source::stat::{Seen, look_at, look_through};
 
@@ -81,21 +82,25 @@ struct Batch {
     looks: Looks,
     index: usize,
     reply: Sender<(usize, Vec<Found>)>,
+    rate: Arc<MetaRate>,
 }
 
 /// The helpers, started when first needed.
 pub(super) struct Probe {
     threads: usize,
+    /// Of the source.
+    rate: Arc<MetaRate>,
     slow: Duration,
     shares: Option<Sender<Batch>>,
 }
 
 /// Looks at one name.
-pub(super) fn probe(dir: BorrowedFd<'_>, name: &Name, looks: Looks) -> Result<Probed, Errno> {
+fn probe(dir: BorrowedFd<'_>, name: &Name, looks: Looks, rate: &MetaRate) -> Result<Probed, Errno> {
     let keeps = looks.keeps;
     let seen = look_at(dir, name)?;
     let (seen, link, what) = match seen.kind {
         FileType::Symlink => {
+            rate.take(cost::READ_LINK);
             let target = readlinkat(dir, name.as_bytes(), Vec::new())?.into_bytes();
             look_by_rule((dir, name), seen, target, looks)
         }
@@ -105,7 +110,10 @@ pub(super) fn probe(dir: BorrowedFd<'_>, name: &Name, looks: Looks) -> Result<Pr
     // Those of a directory are read when it is entered. Nothing is opened for them.
     let has_any = seen.kind != FileType::Directory;
     let (mut values, unread) = match has_any && keeps.any() {
-        true => attributes::read(Looks::subject(dir, name, what), seen.kind, keeps),
+        true => {
+            rate.take(cost::ATTRIBUTES);
+            attributes::read(Looks::subject(dir, name, what), seen.kind, keeps)
+        }
         false => Default::default(),
     };
     let has_more = cost_of(&values) > VALUES_COST_MAX;
@@ -148,32 +156,46 @@ pub(super) fn read_again(
     attributes::read(Looks::subject(dir, name, probed.what), probed.seen.kind, keeps)
 }
 
-fn probe_share(dir: &OwnedFd, names: Vec<Name>, looks: Looks) -> Vec<Found> {
+/// Looks at each as soon as the rate allows.
+fn probe_share(dir: &OwnedFd, names: Vec<Name>, looks: Looks, rate: &MetaRate) -> Vec<Found> {
     names
         .into_iter()
         .map(|name| {
-            let probed = probe(dir.as_fd(), &name, looks);
+            rate.take(cost::LOOK);
+            let probed = probe(dir.as_fd(), &name, looks, rate);
             (name, probed)
         })
         .collect()
 }
 
 impl Probe {
-    pub(super) fn new(threads: usize) -> Probe {
-        Probe { threads: threads.min(THREADS_MAX), slow: SLOW, shares: None }
+    pub(super) fn new(threads: usize, rate: Arc<MetaRate>) -> Probe {
+        Probe { threads: threads.min(THREADS_MAX), rate, slow: SLOW, shares: None }
+    }
+
+    /// Looks at one name.
+    pub(super) fn one(&self, dir: BorrowedFd<'_>, name: &Name, looks: Looks) -> Result<Probed, Errno> {
+        self.rate.take(cost::LOOK);
+        probe(dir, name, looks, &self.rate)
     }
 
     /// Looks at all of `names`; the answers are in their order.
     pub(super) fn probe_all(&mut self, dir: &Arc<OwnedFd>, mut names: Vec<Name>, looks: Looks) -> Vec<Found> {
         let rest = names.split_off(names.len().min(SAMPLE));
-        let start = Instant::now();
         let sampled = names.len() as u32;
-        let mut found = probe_share(dir, names, looks);
+        // Ahead of the clock: waits for the rate say nothing of how fast the storage is.
+        self.rate.take(sampled * cost::LOOK);
+        let start = Instant::now();
+        let mut found: Vec<Found> = Vec::with_capacity(names.len() + rest.len());
+        found.extend(names.into_iter().map(|name| {
+            let probed = probe(dir.as_fd(), &name, looks, &self.rate);
+            (name, probed)
+        }));
         if rest.is_empty() {
             return found;
         }
         if self.threads < 2 || start.elapsed() / sampled.max(1) < self.slow || !self.have_threads() {
-            found.extend(probe_share(dir, rest, looks));
+            found.extend(probe_share(dir, rest, looks, &self.rate));
             return found;
         }
         found.extend(self.share_out(dir, rest, looks));
@@ -187,11 +209,13 @@ impl Probe {
         let mut names = names.into_iter();
         for index in 0..shares {
             let names: Vec<Name> = names.by_ref().take(SHARE).collect();
-            let share = Batch { dir: dir.clone(), names, looks, index, reply: reply.clone() };
+            let (dir, reply, rate) = (dir.clone(), reply.clone(), self.rate.clone());
+            let share = Batch { dir, names, looks, index, reply, rate };
             let sender = self.shares.as_ref().expect("share_out follows have_threads");
             if let Err(lost) = sender.send(share) {
                 let share = lost.into_inner();
-                let _ = share.reply.send((index, probe_share(&share.dir, share.names, looks)));
+                let found = probe_share(&share.dir, share.names, looks, &share.rate);
+                let _ = share.reply.send((index, found));
             }
         }
         drop(reply);
@@ -213,7 +237,7 @@ impl Probe {
                 let help = move || {
                     for share in receiver {
                         // Nobody waits for the answer any more if this fails.
-                        let found = probe_share(&share.dir, share.names, share.looks);
+                        let found = probe_share(&share.dir, share.names, share.looks, &share.rate);
                         let _ = share.reply.send((share.index, found));
                     }
                 };
@@ -251,8 +275,8 @@ mod tests {
             found.into_iter().map(|(name, p)| (name, p.map(|p| p.seen.stamp))).collect()
         };
         let looks = Looks::default();
-        let alone = show(Probe::new(0).probe_all(&dir, names.clone(), looks));
-        let mut shared = Probe::new(4);
+        let alone = show(Probe::new(0, Arc::default()).probe_all(&dir, names.clone(), looks));
+        let mut shared = Probe::new(4, Arc::default());
         shared.slow = Duration::ZERO;
         for _ in 0..3 {
             assert_eq!(show(shared.probe_all(&dir, names.clone(), looks)), alone);

@@ -651,3 +651,26 @@ fn a_named_source_does_not_vanish() {
         assert_eq!(stages, [(FailureKind::Walk, 2)], "{tails:?}");
     }
 }
+
+/// Goal: each entry costs the walk its operations, once; a walk that waits for its rate ends when it is told.
+/// Method: a tree of each kind at a rate that is never reached; many files at one operation a second, of which
+/// the first batch is never awaited.
+#[test]
+fn entries_cost_operations() {
+    let temp = tempfile::tempdir().expect("tempdir");
+    fs::create_dir(temp.path().join("d")).expect("mkdir");
+    (0..3).for_each(|i| fs::write(temp.path().join(format!("d/{i}")), "x").expect("write"));
+    symlink("0", temp.path().join("d/link")).expect("symlink");
+    let tree = Arc::new(SourceTree::new().with_rate(MetaRate::new(Some(10_000_000))));
+    let walked = Walk::start(specs(temp.path(), &["/"]), tree.clone(), 4, |_| 4 << 20).expect("starts");
+    assert!(matches!(walked.items().iter().flatten().last(), Some(WalkItem::End(_))));
+    let (_, told) = tree.rate().report("source").expect("there is a rate");
+    // Five looks, a link, and a directory that is opened.
+    assert!(told.contains("8 operations"), "{told}");
+
+    (0..1000).for_each(|i| fs::write(temp.path().join(format!("f{i}")), "").expect("write"));
+    let tree = Arc::new(SourceTree::new().with_rate(MetaRate::new(Some(1))));
+    let walked = Walk::start(specs(temp.path(), &["/"]), tree, 4, |_| 4 << 20).expect("starts");
+    walked.cancel();
+    assert!(!walked.items().iter().flatten().any(|item| matches!(item, WalkItem::End(_))));
+}

@@ -13,6 +13,7 @@ use super::fan_out::{Place, no_target, pair};
 use super::{Sink, Task, guard, slice};
 use crate::blocking_pool::{Doing, Turn};
 use crate::io::IoTarget;
+use crate::meta_rate::cost;
 use crate::owed::{Owed, panic_point};
 use crate::{Payload, SinkCompletion};
 use haul_base::buffer::Buffer;
@@ -24,7 +25,7 @@ impl Sink {
         let of_dir = |_: &Sink, id: &DirId| Place(*id, None);
         match op {
             SinkOp::MakeDirs { dirs } => self.split(
-                ("create", FailureKind::Create),
+                ("create", FailureKind::Create, |_| cost::MAKE_DIR),
                 dirs,
                 of_dir,
                 no_target,
@@ -32,7 +33,7 @@ impl Sink {
                 |_, dirs, results| SinkDone::MakeDirs { results: pair(dirs, |id| *id, results) },
             ),
             SinkOp::Lookup { items } => self.split(
-                ("stat", FailureKind::Open),
+                ("stat", FailureKind::Open, |_| cost::LOOK),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -44,7 +45,10 @@ impl Sink {
                 self.begin_together(items, durable);
             }
             SinkOp::Commit { durable, items } => self.split(
-                ("publish", FailureKind::Publish),
+                ("publish", FailureKind::Publish, |item: &CommitItem| match item.publish {
+                    Some(_) => cost::SET + cost::NAME,
+                    None => 0,
+                }),
                 items,
                 |sink, item| sink.place_of(item.id, item.publish.as_ref().map(|publish| &publish.file)),
                 |sink, item| sink.files.target_of(item.id),
@@ -52,7 +56,7 @@ impl Sink {
                 Sink::committed_all,
             ),
             SinkOp::Amend { durable, items } => self.split(
-                ("metadata", FailureKind::Metadata),
+                ("metadata", FailureKind::Metadata, |_| cost::LOOK + cost::SET),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -60,7 +64,7 @@ impl Sink {
                 |_, items, results| SinkDone::Amend { results: pair(items, |item| item.file.id, results) },
             ),
             SinkOp::MakeLinks { items } => self.split(
-                ("create", FailureKind::Publish),
+                ("create", FailureKind::Publish, |_| cost::LOOK + cost::CREATE + cost::SET + cost::NAME),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -70,7 +74,7 @@ impl Sink {
                 },
             ),
             SinkOp::Join { items } => self.split(
-                ("link", FailureKind::Publish),
+                ("link", FailureKind::Publish, |_| cost::LOOK + cost::NAME),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -78,7 +82,7 @@ impl Sink {
                 |_, items, results| SinkDone::Join { results: pair(items, |item| item.file.id, results) },
             ),
             SinkOp::SyncDirs { dirs } => self.split(
-                ("sync", FailureKind::Sync),
+                ("sync", FailureKind::Sync, |_| 0),
                 dirs,
                 of_dir,
                 no_target,
@@ -101,7 +105,8 @@ impl Sink {
                 let place = self.place_of(id, None);
                 // It has no failure: what could not be removed is debris, which the journal knows.
                 let owed = self.owed(FailureKind::Write, move |_| SinkDone::Discard { id });
-                self.task(self.tree.target_of(place.0), "remove", place, owed, move |sink, _| {
+                self.task(self.tree.target_of(place.0), "remove", place, owed, move |sink, turn| {
+                    sink.rate.take_telling(cost::REMOVE, || turn.watch());
                     sink.files.discard(id, || (sink.still_owner)().is_ok());
                     SinkDone::Discard { id }
                 });
@@ -111,7 +116,8 @@ impl Sink {
                 let id = file.id;
                 let owed = self
                     .owed(FailureKind::Create, move |failure| SinkDone::Create { id, result: Err(failure) });
-                self.task(self.tree.target_of(place.0), "create", place, owed, move |sink, _| {
+                self.task(self.tree.target_of(place.0), "create", place, owed, move |sink, turn| {
+                    sink.rate.take_telling(cost::CREATE, || turn.watch());
                     panic_point("panic~create", &escape::within(file.name.as_bytes()));
                     let result = guard(FailureKind::Create, || {
                         sink.may_make()?;
@@ -173,7 +179,11 @@ impl Sink {
         let place = write.place();
         let (target, sink) = (self.tree.target_of(place.0), self.clone());
         let label = move || sink.doing("create", Place(place.0, place.1.clone()));
-        self.submit(target, label, Task(Box::new(|sink, _| sink.write_first(write))));
+        let work = |sink: &Arc<Sink>, turn: &Turn<Task>| {
+            sink.rate.take_telling(cost::CREATE, || turn.watch());
+            sink.write_first(write);
+        };
+        self.submit(target, label, Task(Box::new(work)));
     }
 
     /// The answer to an operation of one thread; `failed` makes it of a failure.
@@ -211,6 +221,7 @@ impl Sink {
                 });
                 let payload = buffer.as_deref().map(Buffer::as_slice).unwrap_or_default();
                 let mut write = |i: usize| {
+                    sink.rate.take_telling(cost::CREATE, || turn.watch());
                     track.at(i as u64);
                     let item = &fan_out.items[i];
                     guard(FailureKind::Write, || {

@@ -23,6 +23,7 @@ use super::{Sink, Task, guard};
 use crate::attributes::{Keeps, Subject};
 use crate::blocking_pool::Turn;
 use crate::io::IoFile;
+use crate::meta_rate::cost;
 use crate::sink::cache::drop_pages;
 use crate::sink::calls;
 use crate::sink::files::in_place::{InPlace, unfinished_len};
@@ -489,11 +490,12 @@ impl Sink {
         for (_, level) in by_depth.into_iter().rev() {
             let (sink, told) = (self.clone(), self.clone());
             let level = Arc::new(level);
-            let finish = move |(id, meta): &(DirId, Meta)| {
+            let finish = move |(id, meta): &(DirId, Meta), turn: &Turn<Task>| {
+                sink.rate.take_telling(cost::SET, || turn.watch());
                 guard(FailureKind::Metadata, || sink.finish_dir(*id, meta, durable))
             };
             let label = move |(id, _): &(DirId, Meta)| told.doing("sync", Place(*id, None));
-            let results = turn.share(level.clone(), label, finish);
+            let results = turn.share_turns(level.clone(), label, finish);
             ended.extend(level.iter().map(|(id, _)| *id).zip(results));
         }
         let lost =

@@ -29,10 +29,10 @@ pub(super) fn no_target<T>(_: &Sink, _: &T) -> Option<IoTarget> {
 
 impl Sink {
     /// Does `work` on each item, those of one target together with the threads that are idle, and posts what
-    /// `done` makes of the results, which are in the items' order.
+    /// `done` makes of the results, which are in the items' order. `cost`: operations of metadata.
     pub(super) fn split<T, R>(
         self: &Arc<Self>,
-        (what, stage): (&'static str, FailureKind),
+        (what, stage, cost): (&'static str, FailureKind, fn(&T) -> u32),
         items: Vec<T>,
         lies: impl Fn(&Sink, &T) -> Place + Send + Sync + Copy + 'static,
         own: impl Fn(&Sink, &T) -> Option<IoTarget>,
@@ -53,8 +53,11 @@ impl Sink {
                 let (told, items) = (sink.clone(), fan_out.items.clone());
                 let label = move |i: &usize| told.doing(what, lies(&told, &items[*i]));
                 let (worker, items) = (sink.clone(), fan_out.items.clone());
-                let work = move |i: &usize| guard(stage, || work(&worker, &items[*i]));
-                let results = turn.share(group.clone(), label, work).into_iter().map(whole).collect();
+                let work = move |i: &usize, turn: &Turn<Task>| {
+                    worker.rate.take_telling(cost(&items[*i]), || turn.watch());
+                    guard(stage, || work(&worker, &items[*i]))
+                };
+                let results = turn.share_turns(group.clone(), label, work).into_iter().map(whole).collect();
                 fan_out.put(&group, results);
             }
         });

@@ -18,6 +18,7 @@ use super::commit::Whole;
 use super::fan_out::{Place, whole};
 use super::{Sink, Task, guard};
 use crate::blocking_pool::{Doing, Turn};
+use crate::meta_rate::cost;
 use crate::sink::cache::drop_pages;
 use crate::sink::files::descriptor;
 use crate::sink::whole_sync::WholeSync;
@@ -55,7 +56,7 @@ impl Sink {
         let all = Group { turn, items, places: group };
         let made = self.share(
             all,
-            ("metadata", FailureKind::Publish),
+            ("metadata", FailureKind::Publish, cost::SET),
             group.to_vec(),
             (|i: &usize| *i, |_: &usize, _: &usize| false),
             |sink, item, _| {
@@ -123,7 +124,7 @@ impl Sink {
     ) {
         let dir_of = |Ready(at, _): &Ready| published(&of.items[of.places[*at]]).file.parent;
         files.sort_by_key(dir_of);
-        let stage = ("publish", FailureKind::Publish);
+        let stage = ("publish", FailureKind::Publish, cost::NAME);
         let follows = |one: &Ready, next: &Ready| dir_of(one) == dir_of(next);
         self.finish(of, stage, files, results, follows, move |sink, item, made| {
             may(sink, made)?;
@@ -133,7 +134,7 @@ impl Sink {
 
     /// Syncs each by itself, and gives it its name at once: none waits for the others.
     fn finish_each(self: &Arc<Self>, of: Group<'_>, files: Vec<Ready>, results: &mut [Result<(), Failure>]) {
-        let stage = ("sync", FailureKind::Sync);
+        let stage = ("sync", FailureKind::Sync, cost::NAME);
         self.finish(
             of,
             stage,
@@ -152,7 +153,7 @@ impl Sink {
     fn finish(
         self: &Arc<Self>,
         of: Group<'_>,
-        stage: (&'static str, FailureKind),
+        stage: (&'static str, FailureKind, u32),
         files: Vec<Ready>,
         results: &mut [Result<(), Failure>],
         follows: impl Fn(&Ready, &Ready) -> bool,
@@ -184,7 +185,7 @@ impl Sink {
     fn share<T: Send + Sync + 'static, R: Send + 'static>(
         self: &Arc<Self>,
         Group { turn, items, .. }: Group<'_>,
-        (what, stage): (&'static str, FailureKind),
+        (what, stage, cost): (&'static str, FailureKind, u32),
         files: Vec<T>,
         (of, follows): (impl Fn(&T) -> usize + Send + Sync + Clone + 'static, impl Fn(&T, &T) -> bool),
         work: impl Fn(&Sink, &CommitItem, &T) -> Result<R, Failure> + Send + Sync + 'static,
@@ -193,7 +194,10 @@ impl Sink {
         let label =
             move |file: &T| -> Doing { told.doing(what, told.place_of_item(&items_told[of_told(file)])) };
         let (sink, items) = (self.clone(), items.clone());
-        let work = move |file: &T| guard(stage, || work(&sink, &items[of(file)], file));
+        let work = move |file: &T, turn: &Turn<Task>| {
+            sink.rate.take_telling(cost, || turn.watch());
+            guard(stage, || work(&sink, &items[of(file)], file))
+        };
         turn.share_runs(Arc::new(files), follows, label, work).into_iter().map(whole).collect()
     }
 
