@@ -29,12 +29,13 @@
 //! journaled (`facts`, `kept`), sealed and published (`finish`, `naming`). Pairs and their leases are in
 //! `pairs`, directories in `dirs`, what earlier runs left in `earlier`.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::digest::{Cv, DigestKind, Root, Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::ExtentMap;
+use crate::id_map::IdMap;
 use crate::ids::{DirId, FileId, Generation, Holder, Lease, PairId, SessionEpoch, Time};
 use crate::journal::{PathKey, Resume};
 use crate::transfer::{Ended, SessionEnd};
@@ -294,7 +295,7 @@ pub struct Coordinator {
     /// for it.
     fences: BTreeMap<Lease, Vec<FileId>>,
     dirs: Dirs,
-    files: HashMap<FileId, File>,
+    files: IdMap<FileId, File>,
     /// Files of which something may be assigned.
     queue: VecDeque<FileId>,
     /// Files to be sealed, published or removed by some pair.
@@ -321,7 +322,7 @@ impl Coordinator {
             pairs: BTreeMap::new(),
             leases: 0,
             fences: BTreeMap::new(),
-            files: HashMap::new(),
+            files: IdMap::default(),
             queue: VecDeque::new(),
             acts: VecDeque::new(),
             stolen: Time::default(),

@@ -18,6 +18,7 @@ pub mod change;
 pub mod digest;
 pub mod entry;
 pub mod extents;
+pub mod id_map;
 pub mod ids;
 pub mod io;
 pub mod job;

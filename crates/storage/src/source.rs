@@ -58,6 +58,7 @@ pub(super) mod acl;
 pub mod age;
 mod cache;
 pub mod failure;
+mod fds;
 mod holes;
 mod mode;
 mod objects;
@@ -192,6 +193,7 @@ impl SourceEngine for ReadEngine {
                 Ok(()) => return,
                 Err(job) => job,
             },
+            SourceOp::Forget { id } if self.shared.tree.forget_at_once(id) => return,
             _ => job,
         };
         let (id, label) = read::label(&self.shared.tree, &job.op);

@@ -9,6 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::entry::{Meta, Name, Version};
+use crate::id_map::IdMap;
 use crate::ids::DirId;
 use crate::journal::{DirMark, PathKey};
 use crate::transfer::Ended;
@@ -48,7 +49,7 @@ pub(crate) struct Gone {
 }
 
 pub(crate) struct Dirs {
-    dirs: HashMap<DirId, Dir>,
+    dirs: IdMap<DirId, Dir>,
     finished: VecDeque<DirId>,
     /// What the source failed to announce, anywhere.
     troubles: u64,
@@ -74,7 +75,7 @@ impl Dirs {
             troubles: 0,
             reopened: false,
         };
-        let dirs = HashMap::from([(DirId::ROOT, root)]);
+        let dirs = IdMap::from_iter([(DirId::ROOT, root)]);
         Dirs { dirs, finished: VecDeque::new(), troubles: 0, earlier }
     }
 

@@ -11,13 +11,14 @@
 //! A coordinator of several pairs and the sink of a session, which is the only pair there is, have one each.
 //! Left out: what follows of a fact that holds, which is beside its events.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use super::Temp;
 use super::dirs::Dirs;
 use super::kept::Kept;
 use super::ledger::{Ledger, Named};
 use crate::digest::{DigestKind, Root, Subtree};
+use crate::id_map::IdMap;
 use crate::ids::{DirId, FileId, Generation, Holder};
 use crate::journal::{DirMark, DoneMark, Log, PathKey, Record};
 use crate::wire::Failure;
@@ -171,7 +172,7 @@ impl<A: Copy + PartialEq> Facts<A> {
     /// Why the journal takes none any more.
     pub(crate) fn write<F: Known>(
         &mut self,
-        files: &mut HashMap<FileId, F>,
+        files: &mut IdMap<FileId, F>,
         dirs: &mut Dirs,
     ) -> Result<Option<Vec<u8>>, Failure> {
         if self.writing.is_some() {
@@ -203,7 +204,7 @@ impl<A: Copy + PartialEq> Facts<A> {
     fn record<F: Known>(
         &mut self,
         fact: &mut Fact<A>,
-        files: &mut HashMap<FileId, F>,
+        files: &mut IdMap<FileId, F>,
         dirs: &mut Dirs,
         records: &mut Vec<Record>,
     ) -> bool {
@@ -245,7 +246,7 @@ impl<A: Copy + PartialEq> Facts<A> {
     pub(crate) fn handle_journaled<F: Known>(
         &mut self,
         result: Result<(), Failure>,
-        files: &mut HashMap<FileId, F>,
+        files: &mut IdMap<FileId, F>,
         is_live: impl Fn(A) -> bool,
     ) -> Result<Vec<Fact<A>>, Failure> {
         let mut facts = self.writing.take().unwrap_or_default();
@@ -260,7 +261,7 @@ impl<A: Copy + PartialEq> Facts<A> {
     }
 
     /// As if the journal had said everything.
-    pub(crate) fn believe<F: Known>(&mut self, files: &mut HashMap<FileId, F>) -> Vec<Fact<A>> {
+    pub(crate) fn believe<F: Known>(&mut self, files: &mut IdMap<FileId, F>) -> Vec<Fact<A>> {
         let mut facts = self.take_said();
         facts.retain(|fact| settle(fact, files));
         facts
@@ -277,7 +278,7 @@ fn takes(file: &impl Known, generation: Generation) -> bool {
 }
 
 /// The journal says so. False if nothing follows of it.
-fn settle<A, F: Known>(fact: &Fact<A>, files: &mut HashMap<FileId, F>) -> bool {
+fn settle<A, F: Known>(fact: &Fact<A>, files: &mut IdMap<FileId, F>) -> bool {
     let Fact::Persisted { id, generation, temp, subtrees, .. } = fact else { return true };
     let file = files.get_mut(id).filter(|file| takes(*file, *generation));
     file.is_some_and(|file| file.kept_mut().handle_said(*temp, subtrees))
@@ -312,14 +313,14 @@ mod tests {
     const ELSEWHERE: Temp = Temp { tag: 9, number: 2 };
 
     /// What a journal hears, the only file, and the directories.
-    fn bench() -> (Facts<()>, HashMap<FileId, One>, Dirs) {
+    fn bench() -> (Facts<()>, IdMap<FileId, One>, Dirs) {
         let (mtime, version) = (Timestamp { secs: 1, nanos: 0 }, Version::NONE);
         let about = (Fingerprint { size: 4 * LEN, mtime, version }, LEN as u32);
         let path = (DirId::ROOT, PathKey([1; 16]), Generation(0));
         let kept = Kept::new(path, about, HERE, DigestKind::Blake3);
-        let files = HashMap::from([(FileId(1), One { kept, takes: true })]);
+        let files = IdMap::from_iter([(FileId(1), One { kept, takes: true })]);
         let facts = Facts::new(Holder::ALONE, Log::start(&mut Vec::new()), 0);
-        (facts, files, Dirs::new(HashMap::new()))
+        (facts, files, Dirs::new(Default::default()))
     }
 
     fn persisted() -> Fact<()> {
@@ -339,7 +340,7 @@ mod tests {
     fn nothing_is_durable_without_a_record() {
         for (takes, temp) in [(true, HERE), (false, HERE), (true, ELSEWHERE)] {
             let (mut facts, mut files, mut dirs) = bench();
-            let change = |files: &mut HashMap<FileId, One>, takes, temp| {
+            let change = |files: &mut IdMap<FileId, One>, takes, temp| {
                 let file = files.get_mut(&FileId(1)).expect("it is there");
                 (file.takes, file.kept.temp) = (takes, temp);
             };

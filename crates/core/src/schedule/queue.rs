@@ -14,10 +14,11 @@
 //! targets) and the logarithm of a target's sink targets.
 //! Left out: lengths and places. An object is a number; who knows the file knows the rest.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::bits::Bits;
 use super::{Full, Run};
+use crate::id_map::IdMap;
 use crate::ids::{FileId, SinkTarget, TargetId};
 
 /// Most runs that wait: about 20 MB.
@@ -45,7 +46,7 @@ pub(super) struct Queues {
     /// Nodes without a run.
     free: Vec<u32>,
     targets: Vec<Waiting>,
-    files: HashMap<FileId, Known>,
+    files: IdMap<FileId, Known>,
     next_order: u64,
     /// Objects that wait, of targets of the sink, without those of files given up.
     placed: u64,

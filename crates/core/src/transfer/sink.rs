@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use crate::change::Change;
 use crate::entry::{Meta, Name, Nodes, Part};
+use crate::id_map::IdMap;
 use crate::ids::{BufferId, DirId, FileId, Generation, SinkTarget, StreamId, Time};
 use crate::job::dirs::Dirs;
 use crate::job::earlier::Earlier;
@@ -225,9 +226,9 @@ pub struct Sink {
     config: SinkConfig,
     dirs: Dirs,
     /// Each by itself, as at the source.
-    files: HashMap<FileId, Box<File>>,
-    links: HashMap<FileId, Link>,
-    drains: HashMap<FileId, Drain>,
+    files: IdMap<FileId, Box<File>>,
+    links: IdMap<FileId, Link>,
+    drains: IdMap<FileId, Drain>,
     announced: Announced,
     /// Data extents in the maps of open files.
     extents: usize,
@@ -235,16 +236,16 @@ pub struct Sink {
     holes: u64,
     earlier: Earlier,
     /// Directories that were closed to us and are open.
-    widened: HashMap<DirId, widened::Open>,
+    widened: IdMap<DirId, widened::Open>,
     widened_len: usize,
     epochs: Epochs,
     checks: Checks,
     targets: Option<Targets>,
     turns: Option<Turns>,
-    lost: HashMap<FileId, Lost>,
+    lost: IdMap<FileId, Lost>,
     metadata: Metadata,
     names: Names,
-    waiting: HashMap<FileId, Vec<Frame>>,
+    waiting: IdMap<FileId, Vec<Frame>>,
     waiting_count: u64,
     /// Frames that wait for descriptors; those of small files apart.
     deferred: VecDeque<Frame>,
@@ -293,14 +294,14 @@ impl Sink {
     pub fn new(config: SinkConfig, mut resume: Resume) -> Sink {
         Sink {
             dirs: Dirs::new(std::mem::take(&mut resume.replayed.finished)),
-            files: HashMap::new(),
-            links: HashMap::new(),
-            drains: HashMap::new(),
+            files: IdMap::default(),
+            links: IdMap::default(),
+            drains: IdMap::default(),
             announced: Announced::new(config.agreed.shards),
             extents: 0,
             holes: 0,
             earlier: Earlier::new(resume.replayed, config.tag),
-            widened: HashMap::new(),
+            widened: IdMap::default(),
             widened_len: 0,
             epochs: Epochs::new(config.agreed.lease, resume.log, resume.next_slot),
             checks: Checks::default(),
@@ -308,10 +309,10 @@ impl Sink {
                 Targets::new(limits, config.memory, config.round_trip.unwrap_or(ROUND_TRIP_UNKNOWN))
             }),
             turns: config.ascending.map(Turns::new),
-            lost: HashMap::new(),
+            lost: IdMap::default(),
             metadata: Metadata::of_root(config.root.is_some() && config.agreed.metadata),
             names: Names::default(),
-            waiting: HashMap::new(),
+            waiting: IdMap::default(),
             waiting_count: 0,
             deferred: VecDeque::new(),
             deferred_small: VecDeque::new(),

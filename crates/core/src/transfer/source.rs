@@ -8,10 +8,11 @@
 //! way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`, `changed`; frames that
 //! wait on flash (`spill`); a place that cannot be reached any more (`gone`).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::change::Change;
+use crate::id_map::IdMap;
 use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
 use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
@@ -172,11 +173,11 @@ pub struct Source {
     config: SourceConfig,
     /// Each by itself: many are open, and one is large, so that a table of them would cost several times its
     /// memory as it grows.
-    files: HashMap<FileId, Box<File>>,
+    files: IdMap<FileId, Box<File>>,
     /// Other entries that were announced: directories (with the number of open entries), symlinks, and
     /// further names of files and symlinks.
-    dirs: HashMap<DirId, ()>,
-    links: HashMap<FileId, Option<Box<Joins>>>,
+    dirs: IdMap<DirId, ()>,
+    links: IdMap<FileId, Option<Box<Joins>>>,
     /// Of these, further names.
     joins: usize,
     plan: Plan,
@@ -232,9 +233,9 @@ impl Source {
     pub fn new(config: SourceConfig) -> Source {
         Source {
             config,
-            files: HashMap::new(),
-            dirs: HashMap::new(),
-            links: HashMap::new(),
+            files: IdMap::default(),
+            dirs: IdMap::default(),
+            links: IdMap::default(),
             joins: 0,
             plan: Plan::new(config.policy, limits(&config)),
             sink_targets: SinkTargets::default(),

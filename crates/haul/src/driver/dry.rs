@@ -11,13 +11,13 @@
 //! they are at the destination, as far as it tells inodes ([`names`]).
 //! Left out: parts of files that an interrupted run left there: a dry run counts such a file as a whole.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::iter;
 use std::sync::atomic::AtomicU64;
 
 use haul_core::change::Change;
 use haul_core::entry::{EntryKind, Extras, Meta, Name, Nodes, Part};
+use haul_core::id_map::IdMap;
 use haul_core::ids::{DirId, Generation, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::op::Existing;
@@ -72,9 +72,9 @@ struct Dry {
     /// FIFOs, sockets and devices that may come.
     nodes: Nodes,
     owners: Owners,
-    dirs: HashMap<DirId, Dir>,
+    dirs: IdMap<DirId, Dir>,
     /// Parent and name of each of them.
-    places: HashMap<DirId, (DirId, Name)>,
+    places: IdMap<DirId, (DirId, Name)>,
     /// Entries in directories that a copy would open to us.
     unseen: u64,
     /// Unchanged files of which a copy would bring mode or owner up to date.
@@ -229,8 +229,8 @@ impl Dry {
             in_place: false,
             nodes: Nodes::default(),
             owners: Owners::default(),
-            dirs: HashMap::new(),
-            places: HashMap::new(),
+            dirs: IdMap::default(),
+            places: IdMap::default(),
             unseen: 0,
             amended: 0,
             foreseen: Foreseen::by_this_user(),
@@ -364,7 +364,7 @@ impl Dry {
             return Err(protocol("an entry with what this session was not to have"));
         }
         self.names.expect(id, extras.names, || path_of(&self.places, parent, &name))?;
-        let at = |places: &HashMap<DirId, (DirId, Name)>| path_of(places, parent, &name);
+        let at = |places: &IdMap<DirId, (DirId, Name)>| path_of(places, parent, &name);
         let failed = |failure: Failure| DoneItem { id, generation, outcome: Outcome::Failed(failure) };
         match kind {
             EntryKind::File { fingerprint, .. } => {

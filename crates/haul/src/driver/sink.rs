@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use haul_core::entry::{Name, Node, Nodes, Part};
+use haul_core::id_map::IdMap;
 use haul_core::ids::{BufferId, DirId, FileId, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::reliability::Reliability;
 use haul_core::schedule::{Health, TargetState};
@@ -172,14 +173,14 @@ impl Storage {
 #[derive(Default)]
 struct Names {
     /// Parent and name of each directory.
-    places: HashMap<DirId, (DirId, Name)>,
-    dirs: HashMap<FileId, ()>,
+    places: IdMap<DirId, (DirId, Name)>,
+    dirs: IdMap<FileId, ()>,
     /// Paths of what others may be names of, and what it is if it is no file, if somebody is told of them.
-    firsts: HashMap<FileId, (Vec<u8>, Kind)>,
+    firsts: IdMap<FileId, (Vec<u8>, Kind)>,
     /// Of these, files that no other name comes of any more.
     gone: VecDeque<FileId>,
     /// FIFOs, sockets and devices that are being made.
-    nodes: HashMap<FileId, Kind>,
+    nodes: IdMap<FileId, Kind>,
 }
 
 /// Payload on its way from a stream to storage.
@@ -215,7 +216,7 @@ pub(crate) fn kind_of(node: Node) -> Kind {
 }
 
 /// The path of an entry below the destination root.
-pub(crate) fn path_of(places: &HashMap<DirId, (DirId, Name)>, parent: DirId, name: &Name) -> Vec<u8> {
+pub(crate) fn path_of(places: &IdMap<DirId, (DirId, Name)>, parent: DirId, name: &Name) -> Vec<u8> {
     let mut names = vec![name];
     let mut at = parent;
     // Ends at the root, for a parent is always announced before its child.

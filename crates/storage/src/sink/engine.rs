@@ -12,13 +12,13 @@
 //! engine ends; the engine ends within what its deadlines allow, and says what it left. Order between
 //! operations that run at once is the session's: it must not discard a file while writes of it are under way.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use haul_core::entry::Name;
+use haul_core::id_map::IdMap;
 use haul_core::ids::{DirId, FileId};
 use haul_core::metadata::Values;
 use haul_core::schedule::Limits;
@@ -166,7 +166,7 @@ pub(super) struct Sink {
     dir_owner: bool,
     keeps: Keeps,
     /// What entries are to have of them.
-    metadata: Mutex<HashMap<FileId, Arc<Values>>>,
+    metadata: Mutex<IdMap<FileId, Arc<Values>>>,
     /// Of which other names may follow.
     firsts: Firsts,
     /// Operations that this end makes in a second.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use haul_base::escape;
 use haul_core::entry::{Name, Timestamp};
 use haul_core::extents::ExtentMap;
+use haul_core::id_map::IdMap;
 use haul_core::ids::{DirId, FileId, TargetId};
 use haul_core::io::IoMode;
 use haul_core::layout::{Layout, Striping};
@@ -57,7 +58,7 @@ pub(super) struct Files {
     /// Stands in the names of this session's temporaries.
     pub(super) tag: u32,
     pub(super) adopt: Adopt,
-    open: Mutex<HashMap<FileId, Arc<OpenFile>>>,
+    open: Mutex<IdMap<FileId, Arc<OpenFile>>>,
     /// Temporaries that are open, but for those of small files, whose inodes are asked for when that matters.
     /// One of them is never removed to make room for another, whatever the file system takes their names for.
     live: Mutex<HashSet<Inode>>,

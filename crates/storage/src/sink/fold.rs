@@ -16,6 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use haul_core::entry::Name;
+use haul_core::id_map::IdMap;
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::Inode;
 use rustix::fs::{FsWord, Mode, OFlags};
@@ -53,7 +54,7 @@ struct Dir {
 /// Who has which inode, by directory.
 #[derive(Default)]
 pub(super) struct Claims {
-    dirs: Mutex<HashMap<DirId, Arc<Mutex<Dir>>>>,
+    dirs: Mutex<IdMap<DirId, Arc<Mutex<Dir>>>>,
 }
 
 impl Claims {

@@ -6,7 +6,7 @@
 //! directory that could not be made answers every operation in it with the same failure.
 //! No lock is held over a system call but that of the directory concerned, so a slow one delays no other.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_base::escape;
 use haul_core::entry::{DEPTH_MAX, Meta, Name, Timestamp};
+use haul_core::id_map::IdMap;
 use haul_core::ids::{DirId, FileId};
 use haul_core::journal::{RootId, Widened};
 use haul_core::transfer::op::Inode;
@@ -68,7 +69,7 @@ pub struct SinkTree {
     several: AtomicBool,
     /// Of temporaries of this job, in this run and before.
     own_tags: OnceLock<HashSet<u32>>,
-    nodes: Mutex<HashMap<DirId, Arc<Node>>>,
+    nodes: Mutex<IdMap<DirId, Arc<Node>>>,
     claims: Claims,
     /// `None`: no link is followed.
     standing: Option<Standing>,
@@ -118,7 +119,7 @@ struct Recent {
     fds_max: usize,
     tick: u64,
     by_tick: BTreeMap<u64, DirId>,
-    of_dir: HashMap<DirId, u64>,
+    of_dir: IdMap<DirId, u64>,
 }
 
 impl SinkTree {
@@ -201,7 +202,7 @@ impl SinkTree {
                 fds_max: budget().sink_dirs,
                 tick: 0,
                 by_tick: BTreeMap::new(),
-                of_dir: HashMap::new(),
+                of_dir: IdMap::default(),
             }),
         })
     }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::jail::Resolve;
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 

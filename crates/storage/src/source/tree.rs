@@ -8,13 +8,14 @@
 //! to two descriptors) and one per base directory; what was closed is opened again when needed, and the
 //! caller checks that it is still the same file.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul_core::entry::{FileRange, Fingerprint, KeptNodes, Name};
+use haul_core::entry::{FileRange, Fingerprint, KeptNodes, Name, Timestamp};
+use haul_core::id_map::IdMap;
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::metadata::Values;
 use haul_core::schedule::TARGETS_MAX;
@@ -25,6 +26,7 @@ use rustix::io::Errno;
 
 use super::age::{self, Clocked};
 use super::failure::{of_source, os_failure};
+use super::fds::FdCache;
 use super::open::OpenFile;
 use super::stat::{Seen, Stamp};
 use super::view::{FileView, Place};
@@ -63,12 +65,14 @@ pub struct SourceTree {
     kept: Duration,
     /// Operations that this end makes in a second.
     rate: Arc<MetaRate>,
+    /// There was an entry of which not every read counts.
+    any_young: AtomicBool,
 }
 
 struct Inner {
     bases: Vec<Base>,
-    dirs: HashMap<DirId, DirNode>,
-    entries: HashMap<FileId, EntryNode>,
+    dirs: IdMap<DirId, DirNode>,
+    entries: IdMap<FileId, EntryNode>,
     dir_fds: FdCache<DirId, OwnedFd>,
     files_open: FdCache<FileId, OpenFile>,
     /// What is known of file systems, by what `stat` calls their device.
@@ -232,8 +236,8 @@ impl SourceTree {
         SourceTree {
             inner: Mutex::new(Inner {
                 bases: Vec::new(),
-                dirs: HashMap::new(),
-                entries: HashMap::new(),
+                dirs: IdMap::default(),
+                entries: IdMap::default(),
                 dir_fds: FdCache::new(dirs_open_max),
                 files_open: FdCache::new(files_open_max),
                 systems: HashMap::new(),
@@ -251,6 +255,7 @@ impl SourceTree {
             part: None,
             kept: Duration::ZERO,
             rate: Arc::default(),
+            any_young: AtomicBool::new(false),
         }
     }
 
@@ -315,6 +320,22 @@ impl SourceTree {
         // Closing may wait for a server: not under the lock.
         drop(inner);
         drop(fd);
+    }
+
+    /// As [`SourceTree::forget`], where nothing is to be closed for that; never waits for storage. False: it is
+    /// not done.
+    pub(crate) fn forget_at_once(&self, id: FileId) -> bool {
+        let mut inner = self.lock();
+        let Some(entry) = inner.entries.get(&id) else { return false };
+        let place = entry.place;
+        // With the last entry of a directory that is over its descriptor goes, too.
+        let is_last = |dir: DirId| inner.dirs.get(&dir).is_some_and(|dir| dir.forgotten && dir.children <= 1);
+        if inner.files_open.has(&id) || matches!(place, Place::Dir(dir) if is_last(dir)) {
+            return false;
+        }
+        inner.entries.remove(&id);
+        inner.release(place);
+        true
     }
 
     /// The directory goes when nothing in it is left either. Only after its last entry was walked.
@@ -383,15 +404,20 @@ impl SourceTree {
         seen: Option<&Seen>,
         values: &Values,
     ) {
-        let settle = seen.map_or(Duration::ZERO, |seen| self.settle(place, seen));
-        let not_before = (!settle.is_zero()).then(|| Instant::now() + settle);
+        let now = (self.clock)();
         let stamp = seen.map(|seen| seen.stamp);
         let generation = Generation(0);
         let attributes = attributes::print(values);
         let (followed, longer, measured) = (false, false, None);
+        let mut inner = self.lock();
+        let settle = seen.map_or(Duration::ZERO, |seen| self.settle_at(&inner, place, seen, now));
+        let not_before = (!settle.is_zero()).then(|| Instant::now() + settle);
+        if not_before.is_some() {
+            // Ahead of the entry, which is told behind.
+            self.any_young.store(true, Ordering::Release);
+        }
         let entry =
             EntryNode { place, name, followed, generation, stamp, not_before, longer, measured, attributes };
-        let mut inner = self.lock();
         inner.hold(place);
         inner.entries.insert(id, entry);
     }
@@ -400,7 +426,11 @@ impl SourceTree {
     /// what was seen as it is.
     pub(crate) fn settle(&self, place: Place, seen: &Seen) -> Duration {
         let now = (self.clock)();
-        let clocked = self.lock().clocked(place, seen.dev);
+        self.settle_at(&self.lock(), place, seen, now)
+    }
+
+    fn settle_at(&self, inner: &Inner, place: Place, seen: &Seen, now: Timestamp) -> Duration {
+        let clocked = inner.clocked(place, seen.dev);
         let kept = age::settle_kept(seen.stamp.mtime, now, clocked, self.kept);
         age::settle(seen.stamp.ctime, now, clocked).max(kept)
     }
@@ -416,6 +446,10 @@ impl SourceTree {
 
     /// From when on a read of a walked file counts; `None`: whatever is read does.
     pub fn not_before(&self, id: FileId) -> Option<Instant> {
+        // Most trees have none, and each entry is asked for.
+        if !self.any_young.load(Ordering::Acquire) {
+            return None;
+        }
         self.lock().entries.get(&id)?.not_before
     }
 
@@ -653,124 +687,6 @@ impl Inner {
     }
 }
 
-/// Descriptors by last use: the one that was not used for longest goes first.
-struct FdCache<K, V> {
-    limit: usize,
-    clock: u64,
-    fds: HashMap<K, (Arc<V>, u64)>,
-    by_use: BTreeMap<u64, K>,
-}
-
-impl<K: Copy + Eq + Hash, V> FdCache<K, V> {
-    fn new(limit: usize) -> FdCache<K, V> {
-        FdCache { limit: limit.max(1), clock: 0, fds: HashMap::new(), by_use: BTreeMap::new() }
-    }
-
-    fn get(&mut self, key: &K) -> Option<Arc<V>> {
-        let (fd, used) = self.fds.get_mut(key)?;
-        self.by_use.remove(used);
-        self.clock += 1;
-        *used = self.clock;
-        self.by_use.insert(self.clock, *key);
-        Some(fd.clone())
-    }
-
-    /// Returns what had to go, for the caller to close outside of its lock.
-    fn insert(&mut self, key: K, fd: Arc<V>) -> Option<Arc<V>> {
-        let replaced = self.remove(&key);
-        self.clock += 1;
-        self.fds.insert(key, (fd, self.clock));
-        self.by_use.insert(self.clock, key);
-        if self.fds.len() <= self.limit {
-            return replaced;
-        }
-        let (_, oldest) = self.by_use.pop_first()?;
-        self.fds.remove(&oldest).map(|(fd, _)| fd)
-    }
-
-    fn remove(&mut self, key: &K) -> Option<Arc<V>> {
-        let (fd, used) = self.fds.remove(key)?;
-        self.by_use.remove(&used);
-        Some(fd)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name(text: &str) -> Name {
-        Name::new(text.as_bytes()).expect("legal name")
-    }
-
-    fn base(tree: &SourceTree, path: &std::path::Path) -> Place {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        tree.add_base(Arc::new(rustix::fs::open(path, flags, Mode::empty()).expect("open base")), b"")
-    }
-
-    /// Goal: a directory stays while anything in it is left, and goes with the last of it.
-    /// Method: a chain of three with one file at its end, forgotten in both orders.
-    #[test]
-    fn directories_go_with_their_last_entry() {
-        for dirs_first in [true, false] {
-            let tree = SourceTree::new();
-            let temp = tempfile::tempdir().expect("tempdir");
-            let root = base(&tree, temp.path());
-            tree.add_dir(DirId(1), root, name("a"));
-            tree.add_dir(DirId(2), Place::Dir(DirId(1)), name("b"));
-            tree.add_dir(DirId(3), Place::Dir(DirId(2)), name("c"));
-            tree.add_entry(FileId(4), Place::Dir(DirId(3)), name("f"), None, &Values::new());
-            assert_eq!(tree.path_of(FileId(4)), b"a/b/c/f");
-            assert_eq!(tree.path_of(FileId(2)), b"a/b");
-            if dirs_first {
-                for id in [1, 2, 3] {
-                    tree.forget_dir(DirId(id));
-                }
-                assert_eq!(tree.path_of(FileId(4)), b"a/b/c/f");
-                tree.forget(FileId(4));
-            } else {
-                tree.forget(FileId(4));
-                assert_eq!(tree.len(), (0, 3));
-                for id in [3, 1, 2] {
-                    tree.forget_dir(DirId(id));
-                }
-            }
-            assert!(tree.is_empty());
-        }
-    }
-
-    /// Goal: a directory is reached whatever was evicted, within the limit, and never through a symlink.
-    /// Method: a chain of 40 directories with two descriptors; then one link of the chain is replaced.
-    #[test]
-    fn evicted_directories_are_opened_again_without_following() {
-        let temp = tempfile::tempdir().expect("tempdir");
-        let tree = SourceTree::with_limits(2, 2);
-        let mut place = base(&tree, temp.path());
-        let mut path = temp.path().to_path_buf();
-        let mut inodes = Vec::new();
-        for i in 1..=40 {
-            path.push(format!("d{i}"));
-            std::fs::create_dir(&path).expect("mkdir");
-            tree.add_dir(DirId(i), place, name(&format!("d{i}")));
-            place = Place::Dir(DirId(i));
-            inodes.push(std::os::unix::fs::MetadataExt::ino(&path.metadata().expect("stat")));
-        }
-        let mut rng = fastrand::Rng::with_seed(7);
-        for _ in 0..200 {
-            let i = rng.u64(1..=40);
-            let fd = tree.dir_fd(Place::Dir(DirId(i))).expect("reachable");
-            assert_eq!(rustix::fs::fstat(&fd).expect("fstat").st_ino, inodes[i as usize - 1]);
-            assert!(tree.lock().dir_fds.fds.len() <= 2);
-        }
-        let second = temp.path().join("d1/d2");
-        std::fs::rename(&second, temp.path().join("moved")).expect("rename");
-        std::os::unix::fs::symlink(temp.path().join("moved"), &second).expect("symlink");
-        tree.dir_fd(Place::Dir(DirId(1))).expect("still there");
-        {
-            let mut inner = tree.lock();
-            inner.dir_fds = FdCache::new(2);
-        }
-        let refused = tree.dir_fd(Place::Dir(DirId(40))).expect_err("a symlink on the way");
-        assert!(refused == Errno::NOTDIR || refused == Errno::LOOP, "{refused}");
-    }
-}
+#[path = "tree_tests.rs"]
+mod tests;

@@ -8,11 +8,11 @@
 //! Left out: what a file system makes of them, and what stands there, which are the engine's to know.
 
 use alloc::sync::Arc;
-use std::collections::HashMap;
 
 use super::file::{Mark, SinkPhase};
 use super::{Sink, SinkAction};
 use crate::entry::{METADATA_OPEN_MAX, Namespace};
+use crate::id_map::IdMap;
 use crate::ids::{DirId, FileId, Generation};
 use crate::metadata::{Gathering, Values, is_mark, may_be_kept};
 use crate::transfer::op::{LinkItem, SinkOp};
@@ -22,14 +22,14 @@ use crate::wire::{Failure, MetadataPiece};
 #[derive(Default)]
 pub(super) struct Metadata {
     /// Not whole yet.
-    gathering: HashMap<FileId, (Generation, Gathering)>,
+    gathering: IdMap<FileId, (Generation, Gathering)>,
     /// Links that are made when theirs are whole.
-    links: HashMap<FileId, LinkItem>,
+    links: IdMap<FileId, LinkItem>,
     /// What each entry costs whose values are kept, and all together.
-    costs: HashMap<FileId, usize>,
+    costs: IdMap<FileId, usize>,
     cost: usize,
     /// What could not be kept of entries that get their names all the same.
-    unkept: HashMap<FileId, Failure>,
+    unkept: IdMap<FileId, Failure>,
 }
 
 impl Metadata {

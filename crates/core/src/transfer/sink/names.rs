@@ -9,11 +9,12 @@
 //! Left out: which names belong together, which is the source's to know; how one is given, which is the
 //! engine's.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::{Link, Sink, SinkAction};
 use crate::change::Change;
 use crate::entry::{Meta, NAMES_COST, NAMES_OPEN_MAX, Name};
+use crate::id_map::IdMap;
 use crate::ids::{DirId, FileId, Generation};
 use crate::transfer::op::{JoinItem, Joined, SinkFile, SinkOp};
 use crate::wire::{Failure, FileState, ITEMS_MAX};
@@ -67,9 +68,9 @@ struct Set {
 /// All of them.
 #[derive(Default)]
 pub(super) struct Names {
-    sets: HashMap<FileId, Set>,
+    sets: IdMap<FileId, Set>,
     /// Whose names each open first is.
-    firsts: HashMap<FileId, FileId>,
+    firsts: IdMap<FileId, FileId>,
     cost: usize,
     /// For the engine, next.
     items: Vec<JoinItem>,

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use super::file::{EarlyTemporary, File, Mark, SinkPhase};
 use super::{Sink, SinkAction};
+use crate::id_map::IdMap;
 use crate::ids::{BufferId, FileId, SinkTarget, TargetId, Time};
 use crate::layout::{Component, Layout};
 use crate::schedule::buffer_shares::Shares;
@@ -135,7 +136,7 @@ impl Targets {
 
     /// Files whose data do not come keep no others from being made: the target where they lie, at either end,
     /// may hang. Of this end's it is known which are not well.
-    fn look_at_ahead(&mut self, files: &HashMap<FileId, Box<File>>, now: Time) {
+    fn look_at_ahead(&mut self, files: &IdMap<FileId, Box<File>>, now: Time) {
         if now < self.look_at {
             return;
         }

@@ -14,12 +14,13 @@
 //! Left out: what stands at the destination (`lookup`); the order in which the store writes, which is the
 //! order in which it is told.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::data::Frame;
 use super::file::{Mark, SinkPhase};
 use super::{File, Sink, SinkAction};
+use crate::id_map::IdMap;
 use crate::ids::{FileId, Generation, Time};
 use crate::job::naming::Naming;
 use crate::transfer::{BUNDLE_LEN_MAX, LOST_MAX, SMALL_LEN_MAX, piece_at};
@@ -54,7 +55,7 @@ struct Turn {
 pub(super) struct Turns {
     /// Files that the store takes at a time.
     places: u32,
-    files: HashMap<FileId, Turn>,
+    files: IdMap<FileId, Turn>,
     /// Files of several objects that have a place.
     large: BTreeSet<FileId>,
     /// Others that were begun; counted only for a store with one place.
@@ -71,7 +72,7 @@ impl Turns {
     pub(super) fn new(places: u32) -> Turns {
         Turns {
             places,
-            files: HashMap::new(),
+            files: IdMap::default(),
             large: BTreeSet::new(),
             small: BTreeSet::new(),
             waiting_large: VecDeque::new(),

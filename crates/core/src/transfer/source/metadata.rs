@@ -6,10 +6,11 @@
 //! half, for they stay open until all in them ended.
 //! Left out: reading them, and whether they are those of the bytes that are sent, which is storage's.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::{Source, SourceAction};
 use crate::entry::METADATA_OPEN_MAX;
+use crate::id_map::IdMap;
 use crate::ids::{FileId, Generation};
 use crate::metadata::{Values, cost_of, pieces_of};
 use crate::wire::{Message, MetadataPiece};
@@ -25,12 +26,12 @@ pub(super) struct Metadata {
     /// Bytes of these.
     pub(super) pieces_len: usize,
     /// What each open entry costs, and all together.
-    costs: HashMap<FileId, usize>,
+    costs: IdMap<FileId, usize>,
     cost: usize,
     dirs: HashSet<FileId>,
     dirs_cost: usize,
     /// Of files that are announced anew.
-    anew: HashMap<FileId, Values>,
+    anew: IdMap<FileId, Values>,
 }
 
 impl Metadata {

@@ -3,11 +3,12 @@
 //! In: batches of the walk. Out: entries to the machine, as long as it has room for another one; what is not
 //! copied, counted.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 use haul_core::entry::{EntryKind, Name};
+use haul_core::id_map::IdMap;
 use haul_core::ids::{FileId, TargetId, Time};
 use haul_core::metadata::Values;
 use haul_core::transfer::SMALL_LEN_MAX;
@@ -35,9 +36,9 @@ pub(super) struct Walked {
     /// What the next entry is another name of, and the path of that.
     name_of: Option<(FileId, Arc<[u8]>)>,
     /// The same of those that are open.
-    pub(super) names: HashMap<FileId, Arc<[u8]>>,
+    pub(super) names: IdMap<FileId, Arc<[u8]>>,
     /// Of the entries that are no files.
-    pub(super) kinds: HashMap<FileId, Kind>,
+    pub(super) kinds: IdMap<FileId, Kind>,
     pub(super) not_kept: [u64; NotKept::COUNT],
     /// Files of copies into the source, which are not copied, and special files.
     left_out: LeftOut,
@@ -58,8 +59,8 @@ impl Walked {
             rename,
             values: None,
             name_of: None,
-            names: HashMap::new(),
-            kinds: HashMap::new(),
+            names: IdMap::default(),
+            kinds: IdMap::default(),
             not_kept: [0; NotKept::COUNT],
             left_out: LeftOut::default(),
             special: LeftOut::default(),

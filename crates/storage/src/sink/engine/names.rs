@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use haul_core::change::Change;
 use haul_core::entry::{Name, Timestamp};
+use haul_core::id_map::IdMap;
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::{Inode, JoinItem, Joined, Seen};
 use haul_core::wire::{Failure, FailureKind};
@@ -43,7 +44,7 @@ struct First {
 /// All of these, and a directory of them that is open.
 #[derive(Default)]
 pub(super) struct Firsts {
-    known: Mutex<HashMap<FileId, First>>,
+    known: Mutex<IdMap<FileId, First>>,
     /// The directory of the last one that came, which most often is that of the next.
     last: Mutex<Option<(DirId, Arc<[Name]>)>>,
     open: Mutex<Option<(Arc<[Name]>, Arc<OwnedFd>)>>,
