@@ -2,9 +2,12 @@
 //!
 //! In: entries, each with the operations that it costs. Out: leave to begin, at once or after a wait.
 //! Invariants: in any time no more operations begin than the rate allows in that time and [`BURST`] together,
-//! and those of one entry; who came first begins first; nobody waits after the rate was lifted. Who waits says
-//! so again and again, so that nobody takes it for hung.
-//! Left out: what an operation costs the storage. A `stat` counts as much as a `rename`.
+//! and those of the entries that are under way, one for each thread; who came first begins first; nobody waits
+//! after the rate was lifted. Who waits says so again and again, so that nobody takes it for hung.
+//! What an entry costs for sure is taken before it is begun. What it turns out to cost beyond that is charged
+//! where it is made, also with a lock held, for that never waits: what begins later does.
+//! Left out: what an operation costs the storage. A `stat` counts as much as a `rename`. Reading, writing,
+//! syncing and what is done once in a copy or once for a file system are not counted.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,22 +24,28 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub(crate) mod cost {
     /// A look at a name.
     pub(crate) const LOOK: u32 = 1;
-    /// Extended attributes and lists: their names, and what they are.
+    /// Extended attributes and lists: their names, and what they are, or what they become.
     pub(crate) const ATTRIBUTES: u32 = 2;
+    /// The list behind a mode.
+    pub(crate) const LIST: u32 = 1;
     /// Where a symbolic link leads.
     pub(crate) const READ_LINK: u32 = 1;
     /// Opening, and a look at what was opened.
     pub(crate) const OPEN: u32 = 2;
     /// A look at what is open, and at its name.
     pub(crate) const LOOK_AGAIN: u32 = 2;
-    /// Making a directory, opening it, and a look at it.
+    /// Making a directory, or finding that it stands; opening it, and a look at it.
     pub(crate) const MAKE_DIR: u32 = 3;
-    /// Making a file.
+    /// Making a file, a link or a special file.
     pub(crate) const CREATE: u32 = 1;
-    /// Owner or mode, times, and a look at what became of them.
+    /// Mode, times, and a look at what became of them.
     pub(crate) const SET: u32 = 3;
+    /// Whose it is, and whose it becomes.
+    pub(crate) const OWNER: u32 = 2;
     /// A look at the name that a file gets, and the name.
     pub(crate) const NAME: u32 = 2;
+    /// A further name.
+    pub(crate) const LINK: u32 = 1;
     /// Removing a name.
     pub(crate) const REMOVE: u32 = 1;
 }
@@ -136,6 +145,18 @@ impl MetaRate {
             // It has locks of its own.
             tell.iter().for_each(|tell| tell());
             state = limit.lock();
+        }
+    }
+
+    /// Counts operations of an entry that is under way, beyond those that were taken for it: these are made at
+    /// once, and what begins later waits for them.
+    pub(crate) fn charge(&self, operations: u32) {
+        let Some(limit) = self.limit.as_ref().filter(|_| operations > 0) else { return };
+        let mut state = limit.lock();
+        state.operations += u64::from(operations);
+        if !state.lifted {
+            let now = (limit.clock)();
+            state.bucket.take(now, operations);
         }
     }
 
@@ -261,6 +282,34 @@ mod tests {
         let (name, text) = rate.report("sink").expect("there is a rate");
         assert_eq!(name, "metadata rate at the sink");
         assert_eq!(text, "10/s, as asked (it held the copy back: 2 of 3 operations waited for it)");
+    }
+
+    /// Goal: what an entry turns out to cost is counted, does not wait, and is waited for by what begins later.
+    /// Method: 10 a second and a clock that stands; one is taken and two are charged, so that the next has its
+    /// turn at 300 ms.
+    #[test]
+    fn who_comes_later_waits_for_what_was_charged() {
+        let (rate, millis) = turned(10);
+        let told = Arc::new(AtomicU64::new(0));
+        take(&rate, 1, &told);
+        rate.charge(2);
+        assert_eq!(told.load(Ordering::SeqCst), 0, "neither waits");
+        millis.store(299, Ordering::SeqCst);
+        let waiter = {
+            let (rate, told) = (rate.clone(), told.clone());
+            std::thread::spawn(move || take(&rate, 1, &told))
+        };
+        while told.load(Ordering::SeqCst) < 5 {
+            assert!(!waiter.is_finished(), "the clock stands");
+            std::thread::yield_now();
+        }
+        millis.store(300, Ordering::SeqCst);
+        waiter.join().expect("no panic");
+        let (_, text) = rate.report("sink").expect("there is a rate");
+        assert_eq!(text, "10/s, as asked (it held the copy back: 1 of 4 operations waited for it)");
+        rate.lift();
+        rate.charge(1000);
+        rate.take(1);
     }
 
     /// Goal: a rate that is lifted lets all go on that wait, and nobody waits again.

@@ -29,7 +29,7 @@ use haul_core::metadata::{Unread, Values};
 use haul_core::wire::{Announced, FailureKind, Totals};
 use rustix::fs::{FileType, Mode, OFlags, open, openat};
 
-use crate::attributes::{self, Subject};
+use crate::attributes::Subject;
 use crate::descriptors::budget;
 use crate::manners::{OnlyThese, Wanted};
 use crate::meta_rate::{MetaRate, cost};
@@ -225,14 +225,14 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
 
     fn walk_contents(&mut self, path: &Path, is_root: bool, only: Option<OnlyThese>) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.tree.rate().take(cost::OPEN);
         match open(path, flags, Mode::empty()) {
             Ok(fd) => {
                 let fd = Arc::new(fd);
                 if is_root {
                     let seen = rustix::fs::fstat(&fd).map(crate::source::stat::Seen::from);
                     self.tell_owners(seen.iter().map(|seen| &seen.meta));
-                    let (subject, kind) = (Subject::Open(fd.as_fd()), FileType::Directory);
-                    let (values, unread) = attributes::read(subject, kind, self.tree.keeps());
+                    let (values, unread) = self.read_dir_values(Subject::Open(fd.as_fd()));
                     self.tell_unread(b".", &unread);
                     self.tell_root(values);
                 }
@@ -275,6 +275,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             Some((path, place)) if path == parent => *place,
             _ => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                self.tree.rate().take(cost::OPEN);
                 let fd = match open(parent, flags, Mode::empty()) {
                     Ok(fd) => fd,
                     Err(errno) => return self.fail_named("open directory", parent, errno, CountsAs::Entry),
@@ -433,7 +434,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             _ if followed => Subject::Through(above.as_fd(), &name),
             _ => Subject::Name(above.as_fd(), &name),
         };
-        let (values, unread) = attributes::read(subject, FileType::Directory, self.tree.keeps());
+        let (values, unread) = self.read_dir_values(subject);
         self.tell_values(place, &name, values, unread);
         self.out.push(WalkItem::Entry(Announced {
             id: file_id,

@@ -1,6 +1,7 @@
 //! `--meta-rate`: both ends keep to it, say so, and end at once when they are stopped.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::Signal;
 
@@ -22,6 +23,11 @@ fn both_ends_keep_to_it_and_say_so() {
         let room = Room::new();
         for i in 0..30 {
             room.file(&format!("data/{}/{i}", i % 3), if i % 2 == 0 { "x" } else { "" });
+            // A mode that no list may stand behind.
+            let at = room.at(&format!("data/{}/{i}", i % 3));
+            for (path, mode) in [(at.as_path(), 0o644), (at.parent().expect("above"), 0o755)] {
+                fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+            }
         }
         std::os::unix::fs::symlink("0", room.at("data/link")).expect("symlink");
         age(&room.at("data"));
@@ -36,8 +42,9 @@ fn both_ends_keep_to_it_and_say_so() {
         };
         let source = told(&first, "source");
         assert!(source.starts_with("500000/s, as asked"), "{}: {source}", way.name());
-        // 34 looks, a link, three directories, and files opened for their data, of which half have some.
-        let walked = 34 + 1 + 3 * 2;
+        // 34 looks, a link, the source and three directories, and files opened for their data, of which half have
+        // some.
+        let walked = 34 + 1 + 4 * 2;
         let range = walked + 15 * 2..=walked + 30 * 2;
         assert!(range.contains(&operations(&source)), "{}: {source}", way.name());
         let of_sink = told(&first, "sink");

@@ -170,7 +170,7 @@ pub(super) struct Sink {
     /// Of which other names may follow.
     firsts: Firsts,
     /// Operations that this end makes in a second.
-    rate: MetaRate,
+    rate: Arc<MetaRate>,
     still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     /// `None`: nobody else can have published.
     published: Option<Published>,
@@ -214,7 +214,8 @@ impl WriteEngine {
     ) -> std::io::Result<WriteEngine> {
         let threads = config.threads.clamp(1, THREADS_MAX);
         let no_preallocate = config.storage.no_preallocate;
-        let rate = MetaRate::new(config.storage.meta_rate);
+        let rate = Arc::new(MetaRate::new(config.storage.meta_rate));
+        config.tree.set_rate(&rate);
         config.tree.set_dirs_open(config.budget.sink_dirs);
         let choice = Choice::new(config.storage.io, config.durable, config.budget.sink_direct);
         let spaces = Spaces::new(no_preallocate);

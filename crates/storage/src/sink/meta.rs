@@ -127,6 +127,12 @@ impl Wanted<'_> {
     }
 }
 
+/// What stands, where that is all that is wanted already.
+pub(super) fn stands(fd: impl AsFd, wanted: &Wanted<'_>) -> Option<Stat> {
+    let stat = wanted.may_stand.then(|| rustix::fs::fstat(fd))?.ok()?;
+    wanted.is(&stat).then_some(stat)
+}
+
 /// Owner first, for a change of owner clears setuid and setgid, and before it the mode is narrowed; mtime
 /// last. Then looks what stands.
 pub(super) fn set_meta(
@@ -136,12 +142,6 @@ pub(super) fn set_meta(
     path: &dyn Fn() -> String,
 ) -> Result<Stat, Failure> {
     let fd = fd.as_fd();
-    if wanted.may_stand
-        && let Ok(stat) = rustix::fs::fstat(fd)
-        && wanted.is(&stat)
-    {
-        return Ok(stat);
-    }
     let owned = set_owner_of(fd, wanted, lost, path)?;
     set_mode_of(fd, wanted, (owned, false), lost, path)
 }

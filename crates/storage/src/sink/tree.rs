@@ -36,6 +36,7 @@ use crate::descriptors::budget;
 use crate::io::IoTarget;
 use crate::jail::Jail;
 use crate::manners::{LinksThere, leads_out};
+use crate::meta_rate::MetaRate;
 use crate::source::wall_clock;
 use crate::volume;
 
@@ -79,6 +80,8 @@ pub struct SinkTree {
     pub(super) widened: Mutex<BTreeMap<DirId, Mode>>,
     pub(super) note: OnceLock<Note>,
     recent: Mutex<Recent>,
+    /// Of who makes something in it.
+    rate: OnceLock<Arc<MetaRate>>,
 }
 
 /// See [`SinkTree::end_root`].
@@ -204,6 +207,7 @@ impl SinkTree {
                 by_tick: BTreeMap::new(),
                 of_dir: IdMap::default(),
             }),
+            rate: OnceLock::new(),
         })
     }
 
@@ -333,6 +337,19 @@ impl SinkTree {
         let path = self.path_of(parent, name);
         let text = format!("{path}: a link that leads out of what is copied, which `safe_links` leaves out");
         Err(fault::failure(FailureKind::Create, Errno::PERM.raw_os_error(), text))
+    }
+
+    /// What directories cost that are reached again, or by links, is charged to this rate. The first word
+    /// counts.
+    pub(super) fn set_rate(&self, rate: &Arc<MetaRate>) {
+        let _ = self.rate.set(rate.clone());
+    }
+
+    /// Operations of metadata are made, perhaps with a lock held.
+    fn charge(&self, operations: u32) {
+        if let Some(rate) = self.rate.get() {
+            rate.charge(operations);
+        }
     }
 
     /// The jail of all effects in this tree.

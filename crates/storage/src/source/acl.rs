@@ -38,12 +38,14 @@ pub(crate) fn told_at(path: &Path, seen: Seen) -> Seen {
     told_of(path, seen, false)
 }
 
+/// Whether the file system is asked for a list to tell the mode of this.
+pub(crate) fn is_asked(seen: &Seen) -> bool {
+    seen.kind != rustix::fs::FileType::Symlink && group_has_more(seen.meta.mode)
+}
+
 fn told_of(path: &Path, mut seen: Seen, followed: bool) -> Seen {
     let mode = seen.meta.mode;
-    if seen.kind == rustix::fs::FileType::Symlink
-        || !group_has_more(mode)
-        || haul_mutant::removed("masks-are-no-groups")
-    {
+    if !is_asked(&seen) || haul_mutant::removed("masks-are-no-groups") {
         return seen;
     }
     let mut list = [0; LIST_LEN_MAX];

@@ -178,7 +178,7 @@ impl Reader {
         let Some(room) = room.get_mut(..file.size as usize) else {
             return Err(self.own(wire::FailureKind::Read, "read", file.id, "no room in the bundle's buffer"));
         };
-        self.wait_for_rate(cost::OPEN);
+        self.wait_for_rate(cost::OPEN + self.cost_of_attributes());
         let read = self.storage(|| {
             // Not kept open: it is read once. What it is the look behind the read shows, which the bytes wait
             // for.
@@ -342,6 +342,7 @@ impl Reader {
     /// Errors: an open file is not what was `seen`.
     fn must_be(&self, id: FileId, open: &OpenFile, seen: &Fingerprint) -> Result<(), Failure> {
         let fail = |errno| self.tree.failed(wire::FailureKind::Read, "stat", id, errno);
+        self.wait_for_rate(cost::LOOK);
         let now = self.storage(|| look_into(open.fd())).map_err(fail)?;
         match self.tree.announced(&now) == *seen || haul_mutant::removed("hashed-is-what-was-seen") {
             true => Ok(()),
@@ -387,6 +388,7 @@ impl Reader {
         generation: Generation,
     ) -> Result<(Fingerprint, Meta, Duration), Failure> {
         let Some(view) = self.tree.file(id) else { return Err(self.unknown(id)) };
+        self.wait_for_rate(cost::LOOK + self.cost_of_attributes());
         let seen = self.storage(|| {
             let dir = self.tree.dir_fd(view.place)?;
             Ok(view.told(dir.as_fd(), view.look_surely(dir.as_fd())?))
@@ -530,6 +532,11 @@ impl Reader {
             format!("file {id}").as_bytes(),
             "not known to the source",
         )
+    }
+
+    /// Attributes and lists, where they are kept.
+    fn cost_of_attributes(&self) -> u32 {
+        if self.tree.keeps().any() { cost::ATTRIBUTES } else { 0 }
     }
 
     /// Waits until so many operations of metadata may begin.

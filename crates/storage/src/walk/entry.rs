@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use haul_core::entry::{EntryKind, Extras, LINK_LEN_MAX, Name, Node};
 use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::metadata::Values;
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::wire::{Announced, FailureKind};
 use rustix::fs::FileType;
@@ -17,6 +18,8 @@ use super::names::Of;
 use super::probe::{Probed, What, read_again};
 use super::way::About;
 use super::{CountsAs, NotKept, NotKeptWhat, SHARD, WalkItem, Walker};
+use crate::attributes::{self, Failed, Subject};
+use crate::meta_rate::cost;
 use crate::source::failure::own_failure;
 use crate::source::view::Place;
 
@@ -146,9 +149,19 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     /// Reads the attributes of an entry of which more are to be read than were kept.
     pub(super) fn with_values(&self, dir: &OwnedFd, name: &Name, mut probed: Probed) -> Probed {
         if std::mem::take(&mut probed.has_more) {
+            self.tree.rate().take(cost::ATTRIBUTES);
             (probed.values, probed.unread) = read_again(dir.as_fd(), name, &probed, self.tree.keeps());
         }
         probed
+    }
+
+    /// Reads the attributes of a directory that is entered, or is a source.
+    pub(super) fn read_dir_values(&self, subject: Subject<'_>) -> (Values, Vec<Failed>) {
+        let keeps = self.tree.keeps();
+        if keeps.any() {
+            self.tree.rate().take(cost::ATTRIBUTES);
+        }
+        attributes::read(subject, FileType::Directory, keeps)
     }
 
     pub(super) fn take_id(&mut self) -> FileId {

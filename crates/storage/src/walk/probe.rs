@@ -94,24 +94,27 @@ pub(super) struct Probe {
     shares: Option<Sender<Batch>>,
 }
 
-/// Looks at one name.
+/// Looks at one name, which is taken for; more than that is charged, so that nobody waits in here.
 fn probe(dir: BorrowedFd<'_>, name: &Name, looks: Looks, rate: &MetaRate) -> Result<Probed, Errno> {
     let keeps = looks.keeps;
     let seen = look_at(dir, name)?;
     let (seen, link, what) = match seen.kind {
         FileType::Symlink => {
-            rate.take(cost::READ_LINK);
+            rate.charge(cost::READ_LINK);
             let target = readlinkat(dir, name.as_bytes(), Vec::new())?.into_bytes();
-            look_by_rule((dir, name), seen, target, looks)
+            look_by_rule((dir, name), seen, target, looks, rate)
         }
         _ => (seen, None, What::Itself),
     };
+    if acl::is_asked(&seen) {
+        rate.charge(cost::LIST);
+    }
     let seen = acl::told(dir, name, seen, what == What::Followed);
     // Those of a directory are read when it is entered. Nothing is opened for them.
     let has_any = seen.kind != FileType::Directory;
     let (mut values, unread) = match has_any && keeps.any() {
         true => {
-            rate.take(cost::ATTRIBUTES);
+            rate.charge(cost::ATTRIBUTES);
             attributes::read(Looks::subject(dir, name, what), seen.kind, keeps)
         }
         false => Default::default(),
@@ -129,16 +132,21 @@ fn look_by_rule(
     seen: Seen,
     target: Vec<u8>,
     Looks { links, depth, .. }: Looks,
+    rate: &MetaRate,
 ) -> (Seen, Option<Box<[u8]>>, What) {
     let out = (links.outside || links.safe) && leads_out(&target, depth);
+    let look = || {
+        rate.charge(cost::LOOK);
+        look_through(dir, name)
+    };
     if links.all || (links.outside && out) {
-        return match look_through(dir, name) {
+        return match look() {
             Ok(led) => (led, None, What::Followed),
             Err(errno) => (seen, Some(target.into()), What::LeadsNowhere(errno)),
         };
     }
     if links.dirs
-        && let Ok(led) = look_through(dir, name)
+        && let Ok(led) = look()
         && led.kind == FileType::Directory
     {
         return (led, None, What::Followed);

@@ -11,6 +11,8 @@ use haul_core::ids::Holder;
 use haul_core::journal::{Record, Replayed, compact};
 
 use super::*;
+use crate::attributes::Keeps;
+use crate::manners::{LinkRule, Manners};
 use crate::sink::{JobDir, JobKey, Journal, Patience, temp_name};
 use crate::source::roots::resolve_sources;
 use crate::volume;
@@ -652,21 +654,36 @@ fn a_named_source_does_not_vanish() {
     }
 }
 
-/// Goal: each entry costs the walk its operations, once; a walk that waits for its rate ends when it is told.
-/// Method: a tree of each kind at a rate that is never reached; many files at one operation a second, of which
-/// the first batch is never awaited.
+/// Goal: each entry costs the walk its operations, once, whatever is kept of it; a walk that waits for its rate
+/// ends when it is told.
+/// Method: a tree of each kind at a rate that is never reached, also where attributes are kept and where links
+/// are followed; many files at one operation a second, of which the first batch is never awaited.
 #[test]
 fn entries_cost_operations() {
     let temp = tempfile::tempdir().expect("tempdir");
     fs::create_dir(temp.path().join("d")).expect("mkdir");
-    (0..3).for_each(|i| fs::write(temp.path().join(format!("d/{i}")), "x").expect("write"));
+    let mode = |at: &str, mode| {
+        fs::set_permissions(temp.path().join(at), fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    mode("d", 0o755);
+    for (i, mode_of) in [0o644, 0o644, 0o640].into_iter().enumerate() {
+        fs::write(temp.path().join(format!("d/{i}")), "x").expect("write");
+        mode(&format!("d/{i}"), mode_of);
+    }
     symlink("0", temp.path().join("d/link")).expect("symlink");
-    let tree = Arc::new(SourceTree::new().with_rate(MetaRate::new(Some(10_000_000))));
-    let walked = Walk::start(specs(temp.path(), &["/"]), tree.clone(), 4, |_| 4 << 20).expect("starts");
-    assert!(matches!(walked.items().iter().flatten().last(), Some(WalkItem::End(_))));
-    let (_, told) = tree.rate().report("source").expect("there is a rate");
-    // Five looks, a link, and a directory that is opened.
-    assert!(told.contains("8 operations"), "{told}");
+    let (xattrs, all) = (Keeps { xattrs: true, acls: false }, LinkRule { all: true, ..LinkRule::default() });
+    let (plain, links) = (Keeps::default(), LinkRule::default());
+    // Five looks, a link, a list that a mode may hide, and two directories that are opened: the source is one.
+    // Attributes are those of the two directories, three files and a link; a link that is followed is looked
+    // through.
+    for (keeps, links, cost) in [(plain, links, 11), (xattrs, links, 11 + 6 * 2), (plain, all, 11 + 1)] {
+        let tree = SourceTree::new().with_rate(MetaRate::new(Some(10_000_000))).keeping(keeps);
+        let tree = Arc::new(tree.with_manners(Manners { links, ..Manners::default() }));
+        let walked = Walk::start(specs(temp.path(), &["/"]), tree.clone(), 4, |_| 4 << 20).expect("starts");
+        assert!(matches!(walked.items().iter().flatten().last(), Some(WalkItem::End(_))));
+        let (_, told) = tree.rate().report("source").expect("there is a rate");
+        assert!(told.contains(&format!("({cost} operations")), "{told}");
+    }
 
     (0..1000).for_each(|i| fs::write(temp.path().join(format!("f{i}")), "").expect("write"));
     let tree = Arc::new(SourceTree::new().with_rate(MetaRate::new(Some(1))));

@@ -15,9 +15,10 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::Sink;
 use crate::attributes::{Differs, Subject};
+use crate::meta_rate::cost;
 use crate::sink::calls::times;
 use crate::sink::fault;
-use crate::sink::meta::{Wanted, count, ids, is_wider, permitted, set_meta, set_owner};
+use crate::sink::meta::{Wanted, count, ids, is_wider, permitted, set_meta, set_owner, stands};
 use crate::sink::stat::{existing_of, note_differs, seen_of};
 
 impl Sink {
@@ -27,7 +28,29 @@ impl Sink {
         wanted: &Wanted<'_>,
         path: &dyn Fn() -> String,
     ) -> Result<Stat, Failure> {
+        if let Some(stands) = stands(&fd, wanted) {
+            return Ok(stands);
+        }
+        self.charge_setting(wanted);
         set_meta(fd, wanted, &self.not_kept, path)
+    }
+
+    /// Attributes and lists, where they are kept.
+    pub(super) fn cost_of_attributes(&self) -> u32 {
+        if self.keeps.any() { cost::ATTRIBUTES } else { 0 }
+    }
+
+    /// What it costs to give an entry all that is kept of its metadata.
+    pub(super) fn cost_of_setting(&self, owner: bool) -> u32 {
+        let owner = if owner { cost::OWNER } else { 0 };
+        cost::SET + owner + self.cost_of_attributes()
+    }
+
+    /// Of what may stand already nothing was taken for that before.
+    pub(super) fn charge_setting(&self, wanted: &Wanted<'_>) {
+        if wanted.may_stand {
+            self.rate.charge(self.cost_of_setting(wanted.owner));
+        }
     }
 
     /// Owner and mtime of a symbolic link that is held.
@@ -65,6 +88,7 @@ impl Sink {
     ) -> Result<Option<Change>, Failure> {
         let path = || self.tree.path_of(item.file.parent, &item.file.name);
         let fail = |what, errno| fault::os_at(FailureKind::Metadata, what, &path(), errno, dir);
+        self.rate.charge(cost::OPEN + self.cost_of_attributes());
         let inode = self.tree.jail().open_path(dir, &item.file.name).map_err(|errno| fail("open", errno))?;
         let before = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
         let link = FileType::from_raw_mode(before.st_mode) == FileType::Symlink;
@@ -73,6 +97,7 @@ impl Sink {
         }
         let marked = self.set_link_attributes(item.file.id, inode.as_fd(), &path);
         let Some(ids) = ids(&item.meta).filter(|_| item.owner) else { return Ok(Some(marked)) };
+        self.rate.charge(cost::OWNER);
         let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
         let chown = |uid, gid| retry_on_intr(|| rustix::fs::chownat(&inode, c"", uid, gid, flags));
         let (user, group) = set_owner(ids, chown).map_err(|errno| fail("set the owner of", errno))?;

@@ -22,6 +22,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::Sink;
 use crate::SinkCompletion;
 use crate::attributes::{self, Differs, Failed, Subject, Unset};
+use crate::meta_rate::cost;
 use crate::sink::meta::{Wanted, count, permitted, set_mode_of, set_owner_of};
 use crate::sink::stat::note_differs;
 use crate::sink::{fault, lock};
@@ -52,6 +53,7 @@ impl Sink {
         }
         let dir = self.tree.dirfd(item.file.parent)?;
         // What takes its place meanwhile is not amended, for it is not what was seen.
+        self.rate.charge(cost::ATTRIBUTES);
         if let Ok(held) = self.tree.jail().open_path(&dir, &item.file.name) {
             let differs = self.differs(item.file.id, Subject::Held(held.as_fd()), FileType::RegularFile);
             note_differs(rights, &differs);
@@ -81,6 +83,7 @@ impl Sink {
         if nothing && before.access.is_none() {
             return Ok((self.set_meta(fd, wanted, path)?, Change::NONE));
         }
+        self.charge_setting(wanted);
         // Until its list stands nobody but its owner has anything by the mode: a list that goes leaves its
         // mask to the group, and the entries of one that comes may deny what the mode allows.
         let alone = stat.st_mode & 0o700;

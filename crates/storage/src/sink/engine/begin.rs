@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use haul_core::ids::{BufferId, DirId, FileId};
-use haul_core::transfer::op::{BundleWrite, CommitItem, SinkDone, SinkFile, SinkOp};
+use haul_core::transfer::op::{AmendItem, BundleWrite, CommitItem, LookupItem, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, FailureKind};
 
 use super::data::NewWrite;
@@ -25,7 +25,7 @@ impl Sink {
         let of_dir = |_: &Sink, id: &DirId| Place(*id, None);
         match op {
             SinkOp::MakeDirs { dirs } => self.split(
-                ("create", FailureKind::Create, |_| cost::MAKE_DIR),
+                ("create", FailureKind::Create, |_, _| cost::MAKE_DIR),
                 dirs,
                 of_dir,
                 no_target,
@@ -33,7 +33,10 @@ impl Sink {
                 |_, dirs, results| SinkDone::MakeDirs { results: pair(dirs, |id| *id, results) },
             ),
             SinkOp::Lookup { items } => self.split(
-                ("stat", FailureKind::Open, |_| cost::LOOK),
+                ("stat", FailureKind::Open, |_, item: &LookupItem| match item.adopt {
+                    Some(_) => cost::LOOK + cost::NAME + cost::OPEN,
+                    None => cost::LOOK,
+                }),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -45,8 +48,8 @@ impl Sink {
                 self.begin_together(items, durable);
             }
             SinkOp::Commit { durable, items } => self.split(
-                ("publish", FailureKind::Publish, |item: &CommitItem| match item.publish {
-                    Some(_) => cost::SET + cost::NAME,
+                ("publish", FailureKind::Publish, |sink, item: &CommitItem| match &item.publish {
+                    Some(publish) => sink.cost_of_setting(publish.owner) + cost::NAME,
                     None => 0,
                 }),
                 items,
@@ -56,7 +59,9 @@ impl Sink {
                 Sink::committed_all,
             ),
             SinkOp::Amend { durable, items } => self.split(
-                ("metadata", FailureKind::Metadata, |_| cost::LOOK + cost::SET),
+                ("metadata", FailureKind::Metadata, |sink, item: &AmendItem| {
+                    cost::OPEN + sink.cost_of_setting(item.owner)
+                }),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -64,7 +69,7 @@ impl Sink {
                 |_, items, results| SinkDone::Amend { results: pair(items, |item| item.file.id, results) },
             ),
             SinkOp::MakeLinks { items } => self.split(
-                ("create", FailureKind::Publish, |_| cost::LOOK + cost::CREATE + cost::SET + cost::NAME),
+                ("create", FailureKind::Publish, |_, _| cost::LOOK),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -74,7 +79,7 @@ impl Sink {
                 },
             ),
             SinkOp::Join { items } => self.split(
-                ("link", FailureKind::Publish, |_| cost::LOOK + cost::NAME),
+                ("link", FailureKind::Publish, |_, _| cost::LOOK + cost::OPEN),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -82,7 +87,7 @@ impl Sink {
                 |_, items, results| SinkDone::Join { results: pair(items, |item| item.file.id, results) },
             ),
             SinkOp::SyncDirs { dirs } => self.split(
-                ("sync", FailureKind::Sync, |_| 0),
+                ("sync", FailureKind::Sync, |_, _| 0),
                 dirs,
                 of_dir,
                 no_target,

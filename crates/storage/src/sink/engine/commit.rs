@@ -305,6 +305,7 @@ impl Sink {
         // One that says the same already stays: a second run changes nothing.
         let change = match found {
             Some(_) => {
+                self.rate.charge(cost::READ_LINK + cost::LOOK + self.cost_of_attributes());
                 let owner = item.owner && !item.no_replace;
                 let keeps = if item.no_replace { Keeps::default() } else { self.keeps };
                 let values = self.values_of(file.id);
@@ -332,6 +333,7 @@ impl Sink {
         }
         // Until it has its name nobody may take its temporary for a leftover.
         let _making = self.files.making();
+        self.rate.charge(cost::CREATE + cost::OPEN + self.cost_of_setting(item.owner) + cost::NAME);
         self.create_link(item, &dir)?;
         let held = self.hold_link(item, &dir)?;
         self.finish_link(item, &dir, &held, found).map(|()| change)
@@ -491,7 +493,7 @@ impl Sink {
             let (sink, told) = (self.clone(), self.clone());
             let level = Arc::new(level);
             let finish = move |(id, meta): &(DirId, Meta), turn: &Turn<Task>| {
-                sink.rate.take_telling(cost::SET, || turn.watch());
+                sink.rate.take_telling(cost::LOOK + sink.cost_of_attributes(), || turn.watch());
                 guard(FailureKind::Metadata, || sink.finish_dir(*id, meta, durable))
             };
             let label = move |(id, _): &(DirId, Meta)| told.doing("sync", Place(*id, None));

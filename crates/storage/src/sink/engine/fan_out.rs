@@ -19,6 +19,9 @@ use crate::io::IoTarget;
 use crate::owed::panic_point;
 use crate::sink::{fault, lock};
 
+/// Operations of metadata that an item costs for sure.
+pub(super) type Cost<T> = fn(&Sink, &T) -> u32;
+
 /// Where an item lies; without a name, the directory itself.
 pub(super) struct Place(pub(super) DirId, pub(super) Option<Name>);
 
@@ -32,7 +35,7 @@ impl Sink {
     /// `done` makes of the results, which are in the items' order. `cost`: operations of metadata.
     pub(super) fn split<T, R>(
         self: &Arc<Self>,
-        (what, stage, cost): (&'static str, FailureKind, fn(&T) -> u32),
+        (what, stage, cost): (&'static str, FailureKind, Cost<T>),
         items: Vec<T>,
         lies: impl Fn(&Sink, &T) -> Place + Send + Sync + Copy + 'static,
         own: impl Fn(&Sink, &T) -> Option<IoTarget>,
@@ -54,7 +57,7 @@ impl Sink {
                 let label = move |i: &usize| told.doing(what, lies(&told, &items[*i]));
                 let (worker, items) = (sink.clone(), fan_out.items.clone());
                 let work = move |i: &usize, turn: &Turn<Task>| {
-                    worker.rate.take_telling(cost(&items[*i]), || turn.watch());
+                    worker.rate.take_telling(cost(&worker, &items[*i]), || turn.watch());
                     guard(stage, || work(&worker, &items[*i]))
                 };
                 let results = turn.share_turns(group.clone(), label, work).into_iter().map(whole).collect();

@@ -24,6 +24,7 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::Sink;
+use crate::meta_rate::cost;
 use crate::sink::fold::{is_exact, is_listed};
 use crate::sink::names::{NO_FILE, temp_name};
 use crate::sink::stat::{inode_of, is_node, is_regular, mtime_of, node_as, seen_of};
@@ -148,7 +149,10 @@ impl Sink {
         // Until it has its name nobody may take its temporary for a leftover.
         let _making = self.files.making();
         let given = match &found {
-            None => self.fence().map(|()| self.tree.jail().link_open(&held, &dir, &file.name))?,
+            None => {
+                self.rate.charge(cost::LINK);
+                self.fence().map(|()| self.tree.jail().link_open(&held, &dir, &file.name))?
+            }
             Some(found) => self.give_over(item, &dir, &held, (inode, seen_of(found)))?,
         };
         match given {
@@ -170,6 +174,7 @@ impl Sink {
             return Ok(());
         }
         let JoinItem { file, .. } = item;
+        self.rate.charge(cost::READ_LINK);
         let target = rustix::fs::readlinkat(held, c"", Vec::new()).map_err(|errno| {
             let path = self.tree.path_of(file.parent, &file.name);
             fault::os(FailureKind::Open, "read the link", &path, errno)
@@ -259,6 +264,8 @@ impl Sink {
     ) -> Result<Result<(), Errno>, Failure> {
         let (jail, file) = (self.tree.jail(), &item.file);
         let temp = self.files.temp_name(file);
+        // With a look at what is left of the temporary one.
+        self.rate.charge(cost::LINK + cost::NAME + cost::LOOK);
         let mut made = jail.link_open(held, dir, &temp);
         if made == Err(Errno::EXIST) && self.files.is_stale(dir, &temp, None) {
             let _ = jail.unlink(dir, &temp);

@@ -18,6 +18,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::Sink;
 use crate::attributes::{self, Subject};
+use crate::meta_rate::cost;
 use crate::sink::calls::times;
 use crate::sink::fault;
 use crate::sink::meta::{count, ids, is_wider, kept_bits, narrow, permitted, set_owner, wider};
@@ -44,6 +45,7 @@ impl Sink {
         }
         // Until it has its name nobody may take its temporary for a leftover.
         let _making = self.files.making();
+        self.rate.charge(cost::CREATE + cost::OPEN + self.cost_of_setting(item.owner) + cost::NAME);
         let temp = self.files.temp_name(file);
         let mut made = jail.make_node(dir, &temp, node);
         if made == Err(Errno::EXIST) && self.files.is_stale(dir, &temp, None) {
@@ -97,6 +99,7 @@ impl Sink {
     ) -> Result<Option<Change>, Failure> {
         let path = || self.tree.path_of(item.file.parent, &item.file.name);
         let fail = |what, errno| fault::os_at(FailureKind::Metadata, what, &path(), errno, dir);
+        self.rate.charge(cost::OPEN + self.cost_of_attributes());
         let held =
             self.tree.jail().open_path(dir, &item.file.name).map_err(|errno| fail("look at", errno))?;
         let before = rustix::fs::fstat(&held).map_err(|errno| fail("stat", errno))?;
@@ -124,6 +127,7 @@ impl Sink {
             return Ok(None);
         }
         self.fence()?;
+        self.rate.charge(self.cost_of_setting(item.owner));
         let (after, listed) = self.set_node(item, held.as_fd(), &before, &path)?;
         self.firsts.see(item.file.id, seen_of(&after));
         let changed = listed

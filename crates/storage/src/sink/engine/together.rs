@@ -15,7 +15,7 @@ use haul_core::transfer::op::{CommitItem, Publish};
 use haul_core::wire::{Failure, FailureKind};
 
 use super::commit::Whole;
-use super::fan_out::{Place, whole};
+use super::fan_out::{Cost, Place, whole};
 use super::{Sink, Task, guard};
 use crate::blocking_pool::{Doing, Turn};
 use crate::meta_rate::cost;
@@ -25,6 +25,9 @@ use crate::sink::whole_sync::WholeSync;
 
 /// A file of the commit, by its place in the group.
 struct Ready(usize, Whole);
+
+/// What is done to each, what fails then, and what that costs.
+type Stage = (&'static str, FailureKind, Cost<CommitItem>);
 
 /// Those items of a commit that go together, and the thread that commits them.
 #[derive(Clone, Copy)]
@@ -56,7 +59,9 @@ impl Sink {
         let all = Group { turn, items, places: group };
         let made = self.share(
             all,
-            ("metadata", FailureKind::Publish, cost::SET),
+            ("metadata", FailureKind::Publish, |sink: &Sink, item: &CommitItem| {
+                sink.cost_of_setting(published(item).owner)
+            }),
             group.to_vec(),
             (|i: &usize| *i, |_: &usize, _: &usize| false),
             |sink, item, _| {
@@ -124,7 +129,7 @@ impl Sink {
     ) {
         let dir_of = |Ready(at, _): &Ready| published(&of.items[of.places[*at]]).file.parent;
         files.sort_by_key(dir_of);
-        let stage = ("publish", FailureKind::Publish, cost::NAME);
+        let stage: Stage = ("publish", FailureKind::Publish, |_, _| cost::NAME);
         let follows = |one: &Ready, next: &Ready| dir_of(one) == dir_of(next);
         self.finish(of, stage, files, results, follows, move |sink, item, made| {
             may(sink, made)?;
@@ -134,7 +139,7 @@ impl Sink {
 
     /// Syncs each by itself, and gives it its name at once: none waits for the others.
     fn finish_each(self: &Arc<Self>, of: Group<'_>, files: Vec<Ready>, results: &mut [Result<(), Failure>]) {
-        let stage = ("sync", FailureKind::Sync, cost::NAME);
+        let stage: Stage = ("sync", FailureKind::Sync, |_, _| cost::NAME);
         self.finish(
             of,
             stage,
@@ -153,7 +158,7 @@ impl Sink {
     fn finish(
         self: &Arc<Self>,
         of: Group<'_>,
-        stage: (&'static str, FailureKind, u32),
+        stage: Stage,
         files: Vec<Ready>,
         results: &mut [Result<(), Failure>],
         follows: impl Fn(&Ready, &Ready) -> bool,
@@ -185,7 +190,7 @@ impl Sink {
     fn share<T: Send + Sync + 'static, R: Send + 'static>(
         self: &Arc<Self>,
         Group { turn, items, .. }: Group<'_>,
-        (what, stage, cost): (&'static str, FailureKind, u32),
+        (what, stage, cost): Stage,
         files: Vec<T>,
         (of, follows): (impl Fn(&T) -> usize + Send + Sync + Clone + 'static, impl Fn(&T, &T) -> bool),
         work: impl Fn(&Sink, &CommitItem, &T) -> Result<R, Failure> + Send + Sync + 'static,
@@ -195,8 +200,9 @@ impl Sink {
             move |file: &T| -> Doing { told.doing(what, told.place_of_item(&items_told[of_told(file)])) };
         let (sink, items) = (self.clone(), items.clone());
         let work = move |file: &T, turn: &Turn<Task>| {
-            sink.rate.take_telling(cost, || turn.watch());
-            guard(stage, || work(&sink, &items[of(file)], file))
+            let item = &items[of(file)];
+            sink.rate.take_telling(cost(&sink, item), || turn.watch());
+            guard(stage, || work(&sink, item, file))
         };
         turn.share_runs(Arc::new(files), follows, label, work).into_iter().map(whole).collect()
     }

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use super::standing::{CAME, Refused, Standing};
 use super::{DirState, Node, SinkTree, not_a_directory};
 use crate::io::IoTarget;
+use crate::meta_rate::cost;
 use crate::sink::fold::is_exact;
 use crate::sink::stat::inode_of;
 use crate::sink::{fault, lock};
@@ -45,7 +46,10 @@ impl SinkTree {
                     fd
                 })
             }
-            DirState::There { .. } => self.open(parent, &node.name, id),
+            DirState::There { .. } => {
+                self.charge(cost::OPEN);
+                self.open(parent, &node.name, id)
+            }
             DirState::Unmade => {
                 if let Err(failure) = self.may_take(parent, node.parent, &node.name) {
                     slot.state = DirState::Failed(failure.clone());
@@ -121,6 +125,7 @@ impl SinkTree {
             return Ok(());
         };
         let path = || self.path_of(node.parent, &node.name);
+        self.charge(cost::LOOK);
         let stat =
             rustix::fs::fstat(fd).map_err(|errno| fault::os(FailureKind::Open, "stat", &path(), errno))?;
         let why = match standing.take(inode_of(&stat), id, self.link_above(standing, id)) {
@@ -194,10 +199,12 @@ impl SinkTree {
         match (self.jail.open_dir(parent, name), &self.standing) {
             (Err(Errno::NOTDIR | Errno::LOOP), Some(standing)) => {
                 let shown = || self.path_of_dir(id);
-                standing.open(parent, name, (id, &shown)).map_err(|errno| match errno {
-                    // Nothing is made where it leads.
-                    Errno::NOENT => Errno::NOTDIR,
-                    errno => errno,
+                standing.open(parent, name, (id, &shown), &|steps| self.charge(steps)).map_err(|errno| {
+                    match errno {
+                        // Nothing is made where it leads.
+                        Errno::NOENT => Errno::NOTDIR,
+                        errno => errno,
+                    }
                 })
             }
             (opened, _) => opened,
@@ -209,8 +216,11 @@ impl SinkTree {
     pub(in crate::sink) fn reach(&self, names: &[Name]) -> rustix::io::Result<Arc<OwnedFd>> {
         let mut at = self.root.clone();
         for name in names {
+            self.charge(cost::OPEN);
             let opened = match (self.jail.open_dir(&*at, name), &self.standing) {
-                (Err(Errno::NOTDIR | Errno::LOOP), Some(standing)) => standing.lead(&at, name)?.0,
+                (Err(Errno::NOTDIR | Errno::LOOP), Some(standing)) => {
+                    standing.lead(&at, name, &|steps| self.charge(steps))?.0
+                }
                 (opened, _) => opened?,
             };
             at = Arc::new(opened);

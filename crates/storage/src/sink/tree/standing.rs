@@ -25,6 +25,7 @@ use haul_core::transfer::op::Inode;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 use rustix::io::{Errno, Result};
 
+use crate::meta_rate::cost;
 use crate::sink::lock;
 use crate::sink::stat::{inode_of, seen_of};
 
@@ -130,7 +131,8 @@ impl Standing {
         }
     }
 
-    /// Opens what the link `name` in `parent` leads to, for an entry, whose path is `shown`.
+    /// Opens what the link `name` in `parent` leads to, for an entry, whose path is `shown`. `asks` hears of
+    /// the operations of metadata that this costs.
     ///
     /// # Errors
     /// As [`lead`](Self::lead). `ESTALE`: it leads not to the directory that it led to.
@@ -139,8 +141,9 @@ impl Standing {
         parent: &OwnedFd,
         name: &Name,
         (id, shown): (DirId, &dyn Fn() -> String),
+        asks: &dyn Fn(u32),
     ) -> Result<OwnedFd> {
-        let (found, (link, dir)) = self.lead(parent, name)?;
+        let (found, (link, dir)) = self.lead(parent, name, asks)?;
         let mut followed = lock(&self.followed);
         let before = followed.entry(id).or_insert_with(|| Followed { link, dir, shown: Arc::from(shown()) });
         match (before.link, before.dir) == (link, dir) {
@@ -153,12 +156,18 @@ impl Standing {
     ///
     /// # Errors
     /// [`CAME`]: it, or one on its way, came with this copy. `ENOTDIR`: it leads to no directory.
-    pub(super) fn lead(&self, parent: &OwnedFd, name: &Name) -> Result<(OwnedFd, (Inode, Inode))> {
+    pub(super) fn lead(
+        &self,
+        parent: &OwnedFd,
+        name: &Name,
+        asks: &dyn Fn(u32),
+    ) -> Result<(OwnedFd, (Inode, Inode))> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut at = openat(parent, c".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut ahead: VecDeque<Vec<u8>> = VecDeque::from([name.as_bytes().to_vec()]);
         let (mut links, mut first) = (0, None);
         while let Some(part) = ahead.pop_front() {
+            asks(cost::OPEN);
             let next = openat(&at, &part[..], flags, Mode::empty())?;
             let stat = fstat(&next)?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
@@ -170,6 +179,7 @@ impl Standing {
                 return Err(CAME);
             }
             first.get_or_insert(inode_of(&stat));
+            asks(cost::READ_LINK);
             let target = readlinkat(&next, c"", Vec::new())?.into_bytes();
             if target.starts_with(b"/") {
                 at = openat(CWD, c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -179,6 +189,7 @@ impl Standing {
         }
         let link = first.ok_or(Errno::NOTDIR)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        asks(cost::OPEN);
         let dir = openat(&at, c".", flags, Mode::empty())?;
         let leads = (link, inode_of(&fstat(&dir)?));
         Ok((dir, leads))
@@ -234,7 +245,7 @@ mod tests {
         link("loop", "loop");
         let root = Jail::open_root(&base.join("root")).expect("root");
         let standing = Standing::new(None, NOW);
-        let opens = |at: &str, id| standing.open(&root, &name(at), (DirId(id), &|| at.to_owned()));
+        let opens = |at: &str, id| standing.open(&root, &name(at), (DirId(id), &|| at.to_owned()), &|_| ());
         let leads = |at: &str, id| inode_of(&fstat(opens(at, id).expect(at)).expect("stat"));
         assert_eq!(leads("near", 1), inode(&base.join("root/in")));
         for (id, at) in (2..).zip(["up", "whole", "chain1"]) {
@@ -271,7 +282,7 @@ mod tests {
         let root = Jail::open_root(dir.path()).expect("root");
         let opens = |begun, secs| {
             let standing = Standing::new(begun, Timestamp { secs, nanos: 0 });
-            standing.open(&root, &name("link"), (DirId(1), &String::new)).map(drop)
+            standing.open(&root, &name("link"), (DirId(1), &String::new), &|_| ()).map(drop)
         };
         let minute = Some(Duration::from_secs(60));
         assert_eq!(opens(None, ctime), Ok(()));
