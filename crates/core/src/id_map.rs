@@ -2,8 +2,8 @@
 //!
 //! In: ids, of this end's making or of the peer's. Out: hash tables that cost one multiplication a look.
 //! Invariant: where an id lies in its table depends on two secret words of that table alone, which are taken
-//! where the standard library takes those of its own tables, so that a peer that chooses the ids cannot choose
-//! which of them meet.
+//! where the standard library takes those of its own tables, so that a peer that chooses the ids cannot
+//! choose which of them meet.
 //! Left out: keys of other kinds. Text of a peer stays with SipHash, which is made for that.
 
 use std::collections::HashMap;
@@ -81,7 +81,8 @@ mod tests {
     }
 
     /// Goal: no common series of ids crowds in a table: neither where looks begin nor in the marks.
-    /// Method: 65,536 places and as many ids: dense ones, steps of powers of two, of a shard, and the reverse.
+    /// Method: 65,536 places and as many ids: dense ones, steps of powers of two, of a shard, and the
+    /// reverse.
     #[test]
     fn series_of_ids_are_spread() {
         for _ in 0..8 {

@@ -2,9 +2,9 @@
 //!
 //! In: entries, each with the operations that it costs. Out: leave to begin, at once or after a wait.
 //! Invariants: in any time no more operations begin than the rate allows in that time and [`BURST`] together,
-//! and those of the entries that are under way, one for each thread; who came first begins first; nobody waits
-//! after the rate was lifted. Who waits says so again and again, so that nobody takes it for hung.
-//! What an entry costs for sure is taken before it is begun. What it turns out to cost beyond that is charged
+//! and those of the entries that are under way, one for each thread; who came first begins first; nobody
+//! waits after the rate was lifted. Who waits says so again and again, so that nobody takes it for hung. What
+//! an entry costs for sure is taken before it is begun. What it turns out to cost beyond that is charged
 //! where it is made, also with a lock held, for that never waits: what begins later does.
 //! Left out: what an operation costs the storage. A `stat` counts as much as a `rename`. Reading, writing,
 //! syncing and what is done once in a copy or once for a file system are not counted.
@@ -12,8 +12,8 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Operations a second that can be asked for: below the least an entry takes minutes, and no storage makes more
-/// than the most.
+/// Operations a second that can be asked for: below the least an entry takes minutes, and no storage makes
+/// more than the most.
 pub const RATES: [u64; 2] = [1, 10_000_000];
 /// What was not used in so much time may be used at once: it hides how coarsely threads wake.
 const BURST: Duration = Duration::from_millis(50);
@@ -115,8 +115,8 @@ impl MetaRate {
         self.take_telling(operations, || (LOOK_EVERY, None::<fn()>));
     }
 
-    /// The same on a thread that is watched: `watch` says how often it has to tell that it waits, and how. It is
-    /// asked only where there is a wait.
+    /// The same on a thread that is watched: `watch` says how often it has to tell that it waits, and how. It
+    /// is asked only where there is a wait.
     pub(crate) fn take_telling<T: Fn()>(
         &self,
         operations: u32,
@@ -148,8 +148,8 @@ impl MetaRate {
         }
     }
 
-    /// Counts operations of an entry that is under way, beyond those that were taken for it: these are made at
-    /// once, and what begins later waits for them.
+    /// Counts operations of an entry that is under way, beyond those that were taken for it: these are made
+    /// at once, and what begins later waits for them.
     pub(crate) fn charge(&self, operations: u32) {
         let Some(limit) = self.limit.as_ref().filter(|_| operations > 0) else { return };
         let mut state = limit.lock();
@@ -210,8 +210,8 @@ mod tests {
         rate.take_telling(operations, || (Duration::from_millis(1), Some(tell)));
     }
 
-    /// Goal: whatever is asked for and when, no window has more operations than the rate allows in it and in a
-    /// burst, but for those of one entry; and who always asks gets all of the rate.
+    /// Goal: whatever is asked for and when, no window has more operations than the rate allows in it and in
+    /// a burst, but for those of one entry; and who always asks gets all of the rate.
     /// Method: seeded entries of different costs, with and without pauses; all windows between two of them.
     #[test]
     fn no_window_has_more() {
@@ -247,7 +247,8 @@ mod tests {
         }
     }
 
-    /// Goal: who has to wait waits until the clock is there, tells all the while that it waits, and is counted.
+    /// Goal: who has to wait waits until the clock is there, tells all the while that it waits, and is
+    /// counted.
     /// Method: 10 a second and a clock that stands; the third of three entries has its turn at 200 ms.
     #[test]
     fn a_wait_is_told_and_ends_by_the_clock() {
@@ -284,9 +285,10 @@ mod tests {
         assert_eq!(text, "10/s, as asked (it held the copy back: 2 of 3 operations waited for it)");
     }
 
-    /// Goal: what an entry turns out to cost is counted, does not wait, and is waited for by what begins later.
-    /// Method: 10 a second and a clock that stands; one is taken and two are charged, so that the next has its
-    /// turn at 300 ms.
+    /// Goal: what an entry turns out to cost is counted, does not wait, and is waited for by what begins
+    /// later.
+    /// Method: 10 a second and a clock that stands; one is taken and two are charged, so that the next has
+    /// its turn at 300 ms.
     #[test]
     fn who_comes_later_waits_for_what_was_charged() {
         let (rate, millis) = turned(10);

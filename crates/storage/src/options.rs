@@ -73,9 +73,9 @@ pub struct StorageOptions {
     /// Sink, in a volume: writes that are smaller go through the server that gathers them, bytes; 0: none
     /// does, `u64::MAX`: all do. `None`: it sets itself.
     pub write_threshold: Option<u64>,
-    /// Operations of metadata (`stat`, `open`, making, renaming, removing, setting owner, mode and times) that it
-    /// makes in a second at most, see [`meta_rate::RATES`](crate::meta_rate::RATES). Servers and volumes do not
-    /// know it.
+    /// Operations of metadata (`stat`, `open`, making, renaming, removing, setting owner, mode and times)
+    /// that it makes in a second at most, see [`meta_rate::RATES`](crate::meta_rate::RATES). Servers and
+    /// volumes do not know it.
     pub meta_rate: Option<u64>,
 }
 

@@ -94,9 +94,9 @@ pub struct Storage {
 
     /// Make at most so many metadata operations a second, as 1000/s or 10k
     ///
-    /// Each end counts what it asks of its own file system for each entry: looks, opening, making, removing and
-    /// renaming, setting owner, mode and times. Servers and volumes do not know it. Default: no limit. -v says
-    /// whether this held the copy back.
+    /// Each end counts what it asks of its own file system for each entry: looks, opening, making, removing
+    /// and renaming, setting owner, mode and times. Servers and volumes do not know it. Default: no limit. -v
+    /// says whether this held the copy back.
     #[arg(long, value_name = "RATE", action = ArgAction::Append, value_parser = sided(meta_rate))]
     pub meta_rate: Vec<Sided<u64>>,
 

@@ -15,8 +15,8 @@ fn told(summary: &crate::support::run::Summary, end: &str) -> String {
 }
 
 /// Goal: each end hears of the rate, counts each entry, and says what it did; one end can have its own.
-/// Method: each way, a tree of small and empty files, a link and directories, at a rate that holds nothing up;
-/// then the same again, where nothing is made.
+/// Method: each way, a tree of small and empty files, a link and directories, at a rate that holds nothing
+/// up; then the same again, where nothing is made.
 #[test]
 fn both_ends_keep_to_it_and_say_so() {
     for way in Way::all() {
@@ -42,8 +42,8 @@ fn both_ends_keep_to_it_and_say_so() {
         };
         let source = told(&first, "source");
         assert!(source.starts_with("500000/s, as asked"), "{}: {source}", way.name());
-        // 34 looks, a link, the source and three directories, and files opened for their data, of which half have
-        // some.
+        // 34 looks, a link, the source and three directories, and files opened for their data, of which half
+        // have some.
         let walked = 34 + 1 + 4 * 2;
         let range = walked + 15 * 2..=walked + 30 * 2;
         assert!(range.contains(&operations(&source)), "{}: {source}", way.name());
@@ -59,7 +59,8 @@ fn both_ends_keep_to_it_and_say_so() {
     }
 }
 
-/// Goal: a stop ends a copy at once that would wait for its rate for hours, and what waits is not called hung.
+/// Goal: a stop ends a copy at once that would wait for its rate for hours, and what waits is not called
+/// hung.
 /// Method: one operation a second at either end and 4,000 files; SIGINT when it has begun.
 #[test]
 fn a_stop_ends_all_waits() {

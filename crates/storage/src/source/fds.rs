@@ -1,7 +1,7 @@
 //! Descriptors that are kept open for their next use.
 //!
-//! Invariant: no more are kept than the limit. What has to go is handed to the caller, for closing may wait for a
-//! server.
+//! Invariant: no more are kept than the limit. What has to go is handed to the caller, for closing may wait
+//! for a server.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;

@@ -322,8 +322,8 @@ impl SourceTree {
         drop(fd);
     }
 
-    /// As [`SourceTree::forget`], where nothing is to be closed for that; never waits for storage. False: it is
-    /// not done.
+    /// As [`SourceTree::forget`], where nothing is to be closed for that; never waits for storage. False: it
+    /// is not done.
     pub(crate) fn forget_at_once(&self, id: FileId) -> bool {
         let mut inner = self.lock();
         let Some(entry) = inner.entries.get(&id) else { return false };

@@ -1,7 +1,7 @@
 //! An entry that was looked at becomes what the session is told of it.
 //!
-//! In: what a look showed. Out: the entry registered in the tree and announced, told as not kept, or as failed;
-//! a directory is handed back, for it is announced when it is entered.
+//! In: what a look showed. Out: the entry registered in the tree and announced, told as not kept, or as
+//! failed; a directory is handed back, for it is announced when it is entered.
 //! Invariant: an id is given once, and the tree knows an entry before the consumer does.
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -654,10 +654,10 @@ fn a_named_source_does_not_vanish() {
     }
 }
 
-/// Goal: each entry costs the walk its operations, once, whatever is kept of it; a walk that waits for its rate
-/// ends when it is told.
-/// Method: a tree of each kind at a rate that is never reached, also where attributes are kept and where links
-/// are followed; many files at one operation a second, of which the first batch is never awaited.
+/// Goal: each entry costs the walk its operations, once, whatever is kept of it; a walk that waits for its
+/// rate ends when it is told.
+/// Method: a tree of each kind at a rate that is never reached, also where attributes are kept and where
+/// links are followed; many files at one operation a second, of which the first batch is never awaited.
 #[test]
 fn entries_cost_operations() {
     let temp = tempfile::tempdir().expect("tempdir");
@@ -673,9 +673,9 @@ fn entries_cost_operations() {
     symlink("0", temp.path().join("d/link")).expect("symlink");
     let (xattrs, all) = (Keeps { xattrs: true, acls: false }, LinkRule { all: true, ..LinkRule::default() });
     let (plain, links) = (Keeps::default(), LinkRule::default());
-    // Five looks, a link, a list that a mode may hide, and two directories that are opened: the source is one.
-    // Attributes are those of the two directories, three files and a link; a link that is followed is looked
-    // through.
+    // Five looks, a link, a list that a mode may hide, and two directories that are opened: the source is
+    // one. Attributes are those of the two directories, three files and a link; a link that is followed is
+    // looked through.
     for (keeps, links, cost) in [(plain, links, 11), (xattrs, links, 11 + 6 * 2), (plain, all, 11 + 1)] {
         let tree = SourceTree::new().with_rate(MetaRate::new(Some(10_000_000))).keeping(keeps);
         let tree = Arc::new(tree.with_manners(Manners { links, ..Manners::default() }));

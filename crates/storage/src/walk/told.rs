@@ -1,7 +1,7 @@
 //! What the walk tells beside the entries: their owners and attributes, and what cannot be copied.
 //!
-//! In: what looks and reads gave. Out: items on their way to the consumer, each before the entry that it is of.
-//! A failure names the path relative to the destination, or as the command named it where it is a source.
+//! In: what looks and reads gave. Out: items on their way to the consumer, each before the entry that it is
+//! of. A failure names the path relative to the destination, or as the command named it where it is a source.
 
 use haul_core::entry::{DEPTH_MAX, METADATA_LEN_MAX, Meta, Name};
 use haul_core::metadata::Values;

@@ -1,8 +1,9 @@
 //! Entries of the walk, and their announcement to the sink.
 //!
-//! In: entries, their attributes, ends of directories, what could not be read. Out: messages of many entries each.
-//! Invariants: what was handed in is announced in its order; attributes come behind the entry that they are of,
-//! and the end of a directory behind all of its entries.
+//! In: entries, their attributes, ends of directories, what could not be read. Out: messages of many entries
+//! each.
+//! Invariants: what was handed in is announced in its order; attributes come behind the entry that they are
+//! of, and the end of a directory behind all of its entries.
 
 use alloc::sync::Arc;
 use std::collections::{BTreeMap, VecDeque};

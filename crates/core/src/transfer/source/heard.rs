@@ -1,8 +1,8 @@
 //! What the sink says, each message to what it is about.
 //!
 //! In: messages. Out: none; the rooms of the machine act on them.
-//! Invariant: no number of the sink is believed beyond what it was sent, and nothing has an effect that it says as
-//! somebody else than was agreed.
+//! Invariant: no number of the sink is believed beyond what it was sent, and nothing has an effect that it
+//! says as somebody else than was agreed.
 
 use alloc::sync::Arc;
 

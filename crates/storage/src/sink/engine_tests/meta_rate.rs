@@ -127,8 +127,8 @@ fn links_on_the_way_cost_operations() {
         config.tree = Arc::new(tree.with_links(LinksThere { keep: true, ..LinksThere::default() }));
     });
     let tree = bench.engine.as_ref().expect("running").sink.tree.clone();
-    // Each part of the way is opened, and a link on it read; then what it leads to is held against others. That
-    // the second is the same directory is seen behind its way.
+    // Each part of the way is opened, and a link on it read; then what it leads to is held against others.
+    // That the second is the same directory is seen behind its way.
     for (id, text, way, is_free) in [(1, "one", 3 + 2 + 2, true), (2, "two", 3 + 3 + 2 + 2, false)] {
         tree.register(DirId(id), DirId::ROOT, name(text));
         let made = |bench: &mut Bench| match bench.run(SinkOp::MakeDirs { dirs: vec![DirId(id)] }, b"") {
