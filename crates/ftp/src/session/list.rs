@@ -91,9 +91,9 @@ impl Session {
 
     /// What lies in a directory. Not the directory itself, nor the one above it.
     ///
-    /// Edge: the server of Globus says of a directory that there is no such one where it had read a name in it
-    /// that was renamed or removed before it looked at that (GCT 6.2, `550 ... System error in lstat`). It is
-    /// asked again while the directory itself is there.
+    /// Edge: the server of Globus says of a directory that there is no such one where it had read a name in
+    /// it that was renamed or removed before it looked at that (GCT 6.2, `550 ... System error in lstat`). It
+    /// is asked again while the directory itself is there.
     ///
     /// # Errors
     /// It is none, may not be read, its names changed each time that it was listed, or its listing did not
