@@ -78,7 +78,7 @@ fn what_is_found_costs_less_than_what_is_made() {
         assert_eq!(cost_of(&mut bench, join), cost, "{text}");
     }
     let link = |target: &[u8], node| LinkItem {
-        file: file(9, DirId::ROOT, if node == None { "link" } else { "fifo" }, 0),
+        file: file(9, DirId::ROOT, if node.is_none() { "link" } else { "fifo" }, 0),
         target: target.into(),
         node,
         meta: META,
