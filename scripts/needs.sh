@@ -28,7 +28,7 @@ ftp=(proftpd:proftpd-mod-crypto globus-gridftp-server:globus-gridftp-server-prog
 # A batch system whose jobs start the servers of volumes: 6 MB to fetch, 20 MB installed.
 slurm=(slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge)
 test=("${demo[@]}" "${kernel[@]}" "${ftp[@]}" "${slurm[@]}" strace:strace b3sum:b3sum setpriv:util-linux script:bsdutils
-    prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs
+    prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs mkfs.vfat:dosfstools
     ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3 rsync:rsync getfattr:attr getfacl:acl
     "${gluster[@]}" "${moosefs[@]}")
 bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum ping:iputils-ping fusermount3:fuse3

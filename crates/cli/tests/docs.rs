@@ -17,6 +17,7 @@ const PAGES: &[&str] = &[
     "docs/decisions.md",
     "docs/internals.md",
     "docs/semantics.md",
+    "docs/metadata.md",
     "docs/security.md",
     "docs/tuning.md",
     "docs/ftp.md",

@@ -376,6 +376,8 @@ pub struct NotKept {
     pub clamped: u64,
     /// The destination has no place for NFSv4 lists.
     pub nfs4: u64,
+    /// Files with holes, of which the file system made zeros.
+    pub sparse: u64,
 }
 
 /// The job of a claim, until it is left or dropped.

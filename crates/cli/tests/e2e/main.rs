@@ -52,6 +52,7 @@ mod hard_links;
 mod hung;
 mod interop;
 mod interop_clients;
+mod kept;
 mod layout;
 mod leftovers;
 mod list;

@@ -537,6 +537,7 @@ impl End for SinkEnd {
         own.not_kept[NotKept::Mtime as usize] = not_kept.mtime;
         own.not_kept[NotKept::MtimeClamped as usize] = not_kept.clamped;
         own.not_kept[NotKept::Nfs4Acl as usize] = not_kept.nfs4;
+        own.not_kept[NotKept::Sparse as usize] = not_kept.sparse;
         own.not_kept[NotKept::NeverKept as usize] = counts.refused_metadata;
         own.not_kept[NotKept::HardLink as usize] = counts.apart;
         own.amended = counts.amended;
@@ -576,6 +577,10 @@ impl SinkEnd {
         if self.machine.is_held_by_memory() {
             let all = show_size(request.memory);
             chosen.push((MEMORY_HELD.into(), format!("{all} at the sink is less than the path can hold")));
+        }
+        if self.storage.engine.time_grain().is_some() {
+            let how = "kept in whole seconds, or in two, as the destination has them";
+            chosen.push(("mtimes".into(), how.into()));
         }
         chosen.append(&mut self.found);
         chosen.extend(self.storage.engine.report());

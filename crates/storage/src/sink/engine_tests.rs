@@ -26,6 +26,8 @@ mod attributes;
 mod in_place;
 #[path = "engine_tests/job.rs"]
 mod job;
+#[path = "engine_tests/kept.rs"]
+mod kept;
 #[path = "engine_tests/meta_rate.rs"]
 mod meta_rate;
 #[path = "engine_tests/nameless.rs"]

@@ -4,6 +4,7 @@
 //! What must hold: nothing is wider here than at its source without an error; what a system call or a file
 //! system did not do is counted, also where it said nothing.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,6 +21,8 @@ use crate::store::NotKept;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const STICKY: u32 = 0o1000;
+/// Seconds that every file system can hold that is in use: from 1980 (FAT) to 2038 (32 bits).
+pub(super) const HELD_BY_ALL: RangeInclusive<i64> = 315_619_200..=0x7fff_ffff;
 
 /// Counts of what the destination would not keep. Shared, so that they can be read when the engine is gone.
 #[derive(Debug, Default)]
@@ -30,6 +33,7 @@ pub struct NotKeptCounters {
     pub(super) mtime: AtomicU64,
     clamped: AtomicU64,
     pub(super) nfs4: AtomicU64,
+    pub(super) sparse: AtomicU64,
 }
 
 impl NotKeptCounters {
@@ -43,6 +47,14 @@ impl NotKeptCounters {
             mtime: read(&self.mtime),
             clamped: read(&self.clamped),
             nfs4: read(&self.nfs4),
+            sparse: read(&self.sparse),
+        }
+    }
+
+    /// An mtime was set, and this is what stands.
+    pub(super) fn note_time(&self, set: Timestamp, stands: Timestamp) {
+        if !is_held(set, stands) {
+            count(&self.clamped);
         }
     }
 }
@@ -83,6 +95,14 @@ pub(super) fn set_owner(
     let group = !haul_mutant::removed("group-alone") && permitted(chown(None, Some(gid)))?;
     let user = permitted(chown(Some(uid), None))?;
     Ok((user, group))
+}
+
+/// Which of them what stands has: some file systems take an owner, say nothing, and keep their own.
+pub(super) fn owned_as(stands: &Stat, meta: &Meta, (user, group): (bool, bool)) -> (bool, bool) {
+    if haul_mutant::removed("owners-are-looked-at") {
+        return (user, group);
+    }
+    (user && stands.st_uid == meta.uid, group && stands.st_gid == meta.gid)
 }
 
 /// Whether `stands` lets anybody do what `source` does not. To execute what one may read already is nothing
@@ -205,20 +225,26 @@ pub(super) fn narrow(
 pub(super) fn set_mode_of(
     fd: BorrowedFd<'_>,
     wanted: &Wanted<'_>,
-    (owned, says_mode): ((bool, bool), bool),
+    (claimed, says_mode): ((bool, bool), bool),
     lost: &NotKeptCounters,
     path: &dyn Fn() -> String,
 ) -> Result<Stat, Failure> {
     let meta = wanted.meta;
     let fail = |what, errno| fault::os_at(FailureKind::Metadata, what, &path(), errno, fd);
     let mut source = meta.mode & 0o7777;
+    let look = || rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno));
+    // Before it is setuid it is looked at, and all else behind that.
+    let owned = match source & (SETUID | SETGID) {
+        0 => claimed,
+        _ => owned_as(&look()?, meta, claimed),
+    };
     let mut mode = kept_bits(source, owned);
     if mode != source {
         count(&lost.setid);
     }
     let mut listed = None;
     if says_mode {
-        let now = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?.st_mode & 0o7777;
+        let now = look()?.st_mode & 0o7777;
         // A mode with other bits would give the list another mask.
         let by_list = |mode: u32| mode & !0o777 | now & 0o777;
         (source, mode) = (by_list(source), by_list(mode));
@@ -235,12 +261,14 @@ pub(super) fn set_mode_of(
     }
     let timed = !wanted.mtime
         || permitted(set_mtime(fd, meta.mtime)).map_err(|errno| fail("set the mtime of", errno))?;
-    let look = || rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno));
     let mut stands = look()?;
     // The umask of whoever made it, or rights that its directory gives.
     if has_mode && stands.st_mode & 0o7777 != mode && !haul_mutant::removed("made-modes-are-looked-at") {
         chmod()?;
         stands = look()?;
+    }
+    if claimed == (true, true) && owned_as(&stands, meta, claimed) != claimed {
+        count(&lost.owner);
     }
     // Some file systems refuse a mode, others keep their own and say nothing.
     let got = stands.st_mode & 0o7777;
@@ -257,8 +285,8 @@ pub(super) fn set_mode_of(
     }
     if !timed {
         count(&lost.mtime);
-    } else if wanted.mtime && !is_held(meta.mtime, mtime_of(&stands)) {
-        count(&lost.clamped);
+    } else if wanted.mtime {
+        lost.note_time(meta.mtime, mtime_of(&stands));
     }
     Ok(stands)
 }

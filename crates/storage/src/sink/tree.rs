@@ -31,7 +31,7 @@ use super::here::Jobs;
 use super::lock;
 use super::meta::{NotKeptCounters, Wanted, count, permitted, refuse_wider, set_meta};
 use super::names::{may_be_ours, tag_bits, tag_of};
-use super::stat::inode_of;
+use super::stat::{inode_of, mtime_of};
 use crate::descriptors::budget;
 use crate::io::IoTarget;
 use crate::jail::Jail;
@@ -278,10 +278,11 @@ impl SinkTree {
             let closes = !haul_mutant::removed("roots-are-closed-again");
             rustix::fs::fchmod(&self.root, if closes { last } else { given })?;
         }
-        if let Some(mtime) = mtime
-            && !permitted(set_mtime(&self.root, mtime))?
-        {
-            count(&lost.mtime);
+        if let Some(mtime) = mtime {
+            match permitted(set_mtime(&self.root, mtime))? {
+                true => lost.note_time(mtime, mtime_of(&rustix::fs::fstat(&self.root)?)),
+                false => count(&lost.mtime),
+            }
         }
         if durable { sync_dir(&self.root) } else { Ok(()) }
     }

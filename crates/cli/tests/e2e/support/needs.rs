@@ -15,8 +15,10 @@ use super::ftpd;
 /// processes), `rsync`, `attr` (`getfattr` and `getfacl`), `b3sum`, `xfs` and `ext4` (a loop device with it
 /// that can be shut down), `overlay`, `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must
 /// be built), `script`, `setsid`, `setarch`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by
-/// `scripts/peers.sh`), `gridftp` (the server of Globus), `slurm` (its daemons, and munge); `curl`, `lftp`,
-/// `python3`, `globus-url-copy`, which are clients of ours.
+/// `scripts/peers.sh`), `gridftp` (the server of Globus), `slurm` (its daemons, and munge); `gluster`,
+/// `moosefs` and `ceph` (by `lab pfs`), `guest` (a second kernel, by `lab kernel`), `vfat` (its `mkfs`),
+/// `attributes-of-tmpfs` (those of users); `curl`, `lftp`, `python3`, `globus-url-copy`, which are clients of
+/// ours.
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
@@ -71,6 +73,12 @@ fn probe(need: &str) -> bool {
         "ext4" => root && exists("mkfs.ext4") && exists("xfs_io") && disk::can_be_cut(Kind::Ext4),
         "overlay" => root && kernel_knows("overlay"),
         "btrfs" => root && exists("mkfs.btrfs") && kernel_knows("btrfs"),
+        "gluster" => root && pfs(&["glusterd", "gluster", "glusterfs"]),
+        "moosefs" => root && pfs(&["mfsmaster", "mfschunkserver", "mfsmount"]),
+        "ceph" => root && pfs(&["ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse"]),
+        "guest" => root && super::model::lab().exists() && guest(),
+        "vfat" => exists("mkfs.vfat"),
+        "attributes-of-tmpfs" => root && attributes_of_tmpfs(),
         "prlimit" => works("prlimit", &["--fsize=1000000", "true"]),
         "targets" => root && Path::new("/dev/fuse").exists() && super::model::lab().exists(),
         "script" => works("script", &["-qec", "true", "/dev/null"]),
@@ -94,6 +102,29 @@ fn kernel_knows(name: &str) -> bool {
         works("modprobe", &[name]);
     }
     known().split_whitespace().any(|word| word == name)
+}
+
+/// A parallel file system by `lab pfs`.
+fn pfs(programs: &[&str]) -> bool {
+    let all = ["ip", "nsenter", "unshare", "losetup", "mkfs.xfs"].iter().chain(programs);
+    Path::new("/dev/fuse").exists() && super::model::lab().exists() && all.copied().all(exists)
+}
+
+/// A second kernel, which knows all registers of this processor.
+fn guest() -> bool {
+    let all = ["linux.uml", "modprobe", "ethtool", "ip", "unshare"].into_iter().all(exists);
+    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    all && !processor.contains("amx_tile")
+}
+
+/// Older kernels have none on a tmpfs.
+fn attributes_of_tmpfs() -> bool {
+    let room = super::Room::new();
+    let at = room.dir("tmpfs");
+    let _tmpfs = super::mount::Tmpfs::mount(&at, "size=1m");
+    let made = std::fs::write(at.join("probe"), "");
+    let flags = rustix::fs::XattrFlags::empty();
+    made.is_ok() && rustix::fs::setxattr(at.join("probe"), "user.x", b"", flags).is_ok()
 }
 
 fn probe_netns() -> bool {

@@ -29,8 +29,9 @@ use crate::sink::calls;
 use crate::sink::files::in_place::{InPlace, unfinished_len};
 use crate::sink::files::{Files, OpenFile, data_len, descriptor};
 use crate::sink::fold::{is_exact, is_listed};
+use crate::sink::holes::holes_stand;
 use crate::sink::looker::link_change;
-use crate::sink::meta::Wanted;
+use crate::sink::meta::{Wanted, count};
 use crate::sink::stat::{inode_of, is_node, note_differs, rights_of, seen_of, stood_of};
 use crate::sink::syncs::Extent;
 use crate::sink::{fault, lock};
@@ -168,6 +169,7 @@ impl Sink {
             self.read_back(file, fd, expected)?;
         }
         let (made, _) = self.set_all(file.id, fd, &wanted, &path)?;
+        self.note_holes(file, fd, 0);
         let made = inode_of(&made);
         Ok(Whole { open, temp, made })
     }
@@ -436,10 +438,11 @@ impl Sink {
         found: Option<Seen>,
     ) -> Result<(), Failure> {
         let fail = |what, errno| self.unmade_link(item, dir, FailureKind::Metadata, what, errno);
-        let inode = inode_of(&rustix::fs::fstat(held).map_err(|errno| fail("stat", errno))?);
+        let made = rustix::fs::fstat(held).map_err(|errno| fail("stat", errno))?;
+        let inode = inode_of(&made);
         self.tree.link_comes(inode);
         let result = self
-            .set_link_meta(held.as_fd(), &item.meta, item.owner)
+            .set_link_meta(held.as_fd(), &made, &item.meta, item.owner)
             .map_err(|(what, errno)| fail(what, errno))
             .map(|()| {
                 let path = || self.tree.path_of(item.file.parent, &item.file.name);
@@ -648,6 +651,7 @@ impl Sink {
             };
             self.set_all(file.id, fd, &wanted, &path)?;
         }
+        self.note_holes(file, fd, place.base());
         if durable && !haul_mutant::removed("files-are-synced") {
             self.synced(&open, || {
                 retry_on_intr(|| self.data.sync(fd, Extent::All))
@@ -661,6 +665,14 @@ impl Sink {
 }
 
 impl Sink {
+    /// A file whose data begins at `base` has all of its bytes: counts one whose holes are none there.
+    fn note_holes(&self, file: &SinkFile, fd: BorrowedFd<'_>, base: u64) {
+        let map = file.map.as_ref().filter(|_| !haul_mutant::removed("holes-that-are-none-are-counted"));
+        if map.is_some_and(|map| !holes_stand(fd, map, base)) {
+            count(&self.not_kept.sparse);
+        }
+    }
+
     /// Whoever a directory belongs to looks into it. One that another user had made before, under the name of
     /// one that is closed to him at the source, is told.
     fn note_others_dir(&self, id: DirId, stood: &Stat, meta: &Meta) {

@@ -308,9 +308,8 @@ impl Sink {
             Errno::XDEV => "the file lies on another file system there",
             Errno::NOENT | Errno::STALE => "the file is gone there",
             Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS if !self.makes_hard_links(dir) => {
-                let Joined::Never(never) = no_hard_links() else { unreachable!("it is what it says") };
-                let failure = Failure { text: format!("{path}: {}", never.text).into(), ..never };
-                return Ok(Joined::Never(failure));
+                // It is told of the other names too, each with its own path.
+                return Ok(no_hard_links());
             }
             Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS => "this user may give it no further name there",
             _ => return Err(self.unnamed(file, dir, errno, item.no_replace)),

@@ -21,8 +21,8 @@ use crate::attributes::{self, Subject};
 use crate::meta_rate::cost;
 use crate::sink::calls::times;
 use crate::sink::fault;
-use crate::sink::meta::{count, ids, is_wider, kept_bits, narrow, permitted, set_owner, wider};
-use crate::sink::stat::{inode_of, is_node, note_differs, rights_of, seen_of, stood_of};
+use crate::sink::meta::{count, ids, is_wider, kept_bits, narrow, owned_as, permitted, set_owner, wider};
+use crate::sink::stat::{inode_of, is_node, mtime_of, note_differs, rights_of, seen_of, stood_of};
 
 impl Sink {
     /// `found`: what stands at its name and may give way, if it is not that already.
@@ -193,10 +193,15 @@ impl Sink {
             Some(times) => jail.set_times(held, &times),
             None => Err(Errno::INVAL),
         };
-        if !permitted(set).map_err(|errno| fail("set the mtime of", errno))? {
-            count(&self.not_kept.mtime);
-        }
+        let timed = permitted(set).map_err(|errno| fail("set the mtime of", errno))?;
         let after = rustix::fs::fstat(held).map_err(|errno| fail("stat", errno))?;
+        match timed {
+            true => self.not_kept.note_time(meta.mtime, mtime_of(&after)),
+            false => count(&self.not_kept.mtime),
+        }
+        if owned == (true, true) && owned_as(&after, meta, owned) != owned {
+            count(&self.not_kept.owner);
+        }
         let got = after.st_mode & 0o7777;
         if got != mode {
             count(&self.not_kept.mode);

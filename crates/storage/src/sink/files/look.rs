@@ -6,7 +6,6 @@
 //! another entry of this session has is no entry's to find.
 //! Left out: what follows from it, which the session decides.
 
-use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use haul_core::change::same_time;
@@ -20,12 +19,11 @@ use super::Files;
 use super::aliases::{Print, Verdict};
 use super::in_place::InPlace;
 use crate::sink::calls::set_mtime;
+use crate::sink::meta::HELD_BY_ALL;
 use crate::sink::names::{NO_FILE, temp_name};
 use crate::sink::stat::{existing_of, mtime_of, seen_of};
 use crate::sink::{fault, lock};
 
-/// Seconds that every file system can hold that is in use: from 1980 (FAT) to 2038 (32 bits).
-const HELD_BY_ALL: RangeInclusive<i64> = 315_619_200..=0x7fff_ffff;
 /// Odd mtimes that are remembered; others are tried each time.
 const HELD_MAX: usize = 4096;
 
