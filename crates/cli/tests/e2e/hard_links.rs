@@ -385,6 +385,11 @@ fn without_links_each_name_is_a_file() {
                 run.describe()
             );
             assert!(run.stderr.contains("a file of its own"), "{errno} {round}: {}", run.describe());
+            for event in run.events().iter().filter(|event| event["event"] == "failed") {
+                let [path, text] = ["path", "text"].map(|field| event[field].as_str().expect("text"));
+                let mut others = ["data/a", "data/b", "data/c"].into_iter().filter(|name| *name != path);
+                assert!(!others.any(|name| text.contains(name)), "{path} has the words of another: {text}");
+            }
             assert!(summary.0["not_kept"].to_string().contains("hard links"), "{}", run.describe());
             for name in ["a", "b", "c"] {
                 let path = sink.join("data").join(name);

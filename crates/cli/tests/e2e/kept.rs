@@ -366,8 +366,8 @@ fn found(system: &FileSystem) -> Option<Found> {
     })
 }
 
-/// Goal: of each kind of metadata, on each file system, as a destination and as a source, a copy keeps what it
-/// says that it keeps: what is lost is named (and the run partial), or counted, and nothing else is. Where
+/// Goal: of each kind of metadata, on each file system, as a destination and as a source, a copy keeps what
+/// it says that it keeps: what is lost is named (and the run partial), or counted, and nothing else is. Where
 /// nothing is lost rsync would change nothing; a second run sends nothing. docs/metadata.md has what was
 /// found, written by `REFRESH=1 cargo test -p haul-cli --test e2e kept`.
 /// Method: one tree with every kind, copied to and from each file system that is here; the two trees by plain
