@@ -167,7 +167,7 @@ fn faults(losses: &[Loss], said: &Said, source: &Tree) -> Vec<String> {
     if said.whole_seconds && !losses.iter().any(|loss| loss.aspect == Aspect::Fraction) {
         faults.push("whole seconds are told, and no fraction is lost".to_owned());
     }
-    if said.is_partial != !said.failed.is_empty() {
+    if said.is_partial == said.failed.is_empty() {
         faults.push(format!("{} are named, and partial is {}", said.failed.len(), said.is_partial));
     }
     for (path, text) in &said.failed {
