@@ -167,6 +167,16 @@ pub struct Cp {
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Changed::Retry)]
     pub changed: Changed,
 
+    /// Within one file system, share the blocks of the source's files
+    ///
+    /// Default: auto. Files of more than 256 KiB are cloned where the file system does that (XFS, btrfs),
+    /// which takes no time and no room until one of the two is written to. What is cloned is not read, so
+    /// nothing of it is hashed or checked; what --manifest, --verify=disk, --range or --in-place want is
+    /// read, as is what cannot be cloned. always: every file that has bytes is cloned, or fails. never: every
+    /// file is read and hashed, and what is written lies by itself.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Reflink::Auto)]
+    pub reflink: Reflink,
+
     /// What a finished file is worth
     ///
     /// The default costs syncs, many in parallel, for a report of success should survive a power cut.
@@ -423,6 +433,17 @@ pub enum Changed {
     /// One that only grows is copied up to the length that it had at its start, others fail; not for
     /// databases
     Prefix,
+}
+
+/// Whether files are cloned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Reflink {
+    /// Where that can be done, and nothing wants them read
+    Auto,
+    /// Or they fail
+    Always,
+    /// All are read
+    Never,
 }
 
 /// The end that dials.

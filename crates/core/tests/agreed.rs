@@ -44,6 +44,7 @@ fn sink_of(shards: u16, part: Option<Part>) -> Sink {
 fn sink_with(shards: u16, part: Option<Part>, nodes: Nodes) -> Sink {
     let config = SinkConfig {
         root: None,
+        clones: None,
         nodes,
         part,
         agreed: Agreed { shards, ..Agreed::plain(100) },
@@ -84,6 +85,7 @@ fn source(lease: Holder) -> Source {
         wait: true,
         dry: false,
         root: false,
+        clones: false,
         changed: Default::default(),
         verify: false,
         compares: true,

@@ -28,6 +28,7 @@ fn no_bundle_has_more_files_than_the_store_takes() {
             patience: Duration::ZERO,
             dry: false,
             root: false,
+            clones: false,
             changed: Default::default(),
         });
         source.handle_stream_up(StreamId(1));

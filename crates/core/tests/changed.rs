@@ -46,6 +46,7 @@ impl Bench {
             patience: Duration::ZERO,
             dry: false,
             root: false,
+            clones: false,
             changed,
         });
         source.handle_stream_up(StreamId(1));

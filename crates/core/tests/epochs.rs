@@ -97,6 +97,7 @@ impl Bench {
         let resume = Resume { replayed, log, next_slot };
         let config = SinkConfig {
             root: None,
+            clones: None,
             nodes: Default::default(),
             part: None,
             agreed: Agreed::plain(100_000),

@@ -51,6 +51,7 @@ fn config(targets: bool) -> SourceConfig {
         wait: false,
         dry: false,
         root: false,
+        clones: false,
         changed: Default::default(),
         verify: false,
         compares: true,

@@ -41,6 +41,7 @@ fn sink(wait: bool) -> Sink {
         names: None,
         nodes: Nodes::default(),
         root: None,
+        clones: None,
     };
     let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
     Sink::new(config, resume)
@@ -362,6 +363,7 @@ fn source() -> Source {
         wait: true,
         dry: false,
         root: false,
+        clones: false,
         changed: Default::default(),
         verify: false,
         compares: true,

@@ -47,6 +47,7 @@ fn sink(name: &Name) -> Sink {
         ascending: None,
         round_trip: None,
         root: None,
+        clones: None,
         nodes: Default::default(),
         names: None,
     };

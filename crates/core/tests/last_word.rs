@@ -36,6 +36,7 @@ fn cut_off_with(patience: Duration) -> Source {
         wait,
         dry: false,
         root: false,
+        clones: false,
         changed: Default::default(),
         verify: false,
         compares: true,
@@ -184,6 +185,7 @@ fn a_sink_that_stops_finds_no_other_reason() {
         let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
         let config = SinkConfig {
             root: None,
+            clones: None,
             nodes: Default::default(),
             part: None,
             agreed: Agreed::plain(100),

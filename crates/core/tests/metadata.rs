@@ -40,6 +40,7 @@ fn sink_of(wait: bool, root: Option<Meta>) -> Sink {
         ascending: None,
         round_trip: None,
         root,
+        clones: None,
         nodes: Default::default(),
         names: None,
     };
@@ -472,6 +473,7 @@ fn source_of(root: bool) -> Source {
         wait: true,
         dry: false,
         root,
+        clones: false,
         changed: Default::default(),
         verify: false,
         compares: true,

@@ -148,6 +148,7 @@ fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
         ascending: None,
         round_trip: Some(Duration::from_millis(10)),
         root: None,
+        clones: None,
         nodes: Default::default(),
         names: None,
     }

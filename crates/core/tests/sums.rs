@@ -30,6 +30,7 @@ fn totals_of_a_source_saturate() {
         patience: Duration::ZERO,
         dry: false,
         root: false,
+        clones: false,
         changed: Default::default(),
     };
     let mut source = Source::new(config);

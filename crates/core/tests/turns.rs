@@ -42,6 +42,7 @@ impl Bench {
         let (_, log, _, next_slot) = compact(&replayed, head, session);
         let config = SinkConfig {
             root: None,
+            clones: None,
             nodes: Default::default(),
             part: None,
             agreed: Agreed::plain(1000),

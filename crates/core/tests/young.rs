@@ -31,6 +31,7 @@ fn source_that(compares: bool, wait: bool) -> Source {
         patience: Duration::ZERO,
         dry: false,
         root: false,
+        clones: false,
         changed: Default::default(),
     });
     source.handle_stream_up(StreamId(1));

@@ -29,7 +29,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Event, Observer};
 use crate::handle::Handle;
-use crate::options::{AgentRequest, Changed, Options};
+use crate::options::{AgentRequest, Changed, Options, Reflink};
 use crate::request::CopyRequest;
 use crate::summary::{Status, Summary};
 use haul_base::role::Role;
@@ -99,6 +99,17 @@ fn no_prefix(request: &CopyRequest) -> Option<String> {
     })
 }
 
+/// What lies elsewhere is never cloned.
+fn no_clones(request: &CopyRequest) -> Option<String> {
+    let mut ends = request.sources.iter().chain([&request.destination]);
+    let away = |end: &&Endpoint| end.host().is_some() || end.place().as_file().is_err();
+    let end = ends.find(away).filter(|_| request.options.reflink == Reflink::Always)?;
+    let shown = String::from_utf8_lossy(&end.shown()).into_owned();
+    Some(format!(
+        "{shown}: `reflink=always` clones files within one file system of this host; leave it out where an end is elsewhere"
+    ))
+}
+
 fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle) -> Summary {
     let forbidden = request.options.protect < policy::least_protect(None);
     let refused = forbidden.then(|| policy::FORBIDDEN.to_owned());
@@ -106,7 +117,8 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     let refused = refused.or_else(|| gathers_nowhere(request).then(|| NO_VOLUME.to_owned()));
     let fit = || crate::endpoint::fit(&request.sources, &request.destination).err().map(|e| e.to_string());
     let fit = || fit().or_else(|| crate::endpoint::replicas(&request.sources, &request.replicas).err());
-    let fit = || fit().or_else(|| no_prefix(request)).or_else(|| manners::refused(request));
+    let fit = || fit().or_else(|| no_prefix(request)).or_else(|| no_clones(request));
+    let fit = || fit().or_else(|| manners::refused(request));
     if let Some(error) = refused.or_else(fit) {
         return Summary { error: Some(Error::usage(error)), usage: true, ..Summary::default() };
     }

@@ -110,6 +110,23 @@ impl Changed {
     }
 }
 
+/// Whether files share the blocks of the source's, where both ends are on one host and one file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reflink {
+    /// Those of more than [`CLONE_LEN_MIN`] bytes, where the file system can do that, and nothing that the
+    /// user chose wants them read.
+    #[default]
+    Auto,
+    /// All that have any bytes, or they fail.
+    Always,
+    /// None: all are read, and what is written has their hash.
+    Never,
+}
+
+/// With [`Reflink::Auto`] shorter files are read: that takes as long as to clone them, and checks them.
+pub const CLONE_LEN_MIN: u64 = haul_core::transfer::SMALL_LEN_MAX + 1;
+
 /// A part of one source file, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
@@ -249,6 +266,8 @@ pub struct Options {
     pub resume: Resume,
     /// What becomes of a file that changes while it is read.
     pub changed: Changed,
+    /// Whether files become clones of the source's. What is cloned is not read, and nothing of it is hashed.
+    pub reflink: Reflink,
     /// What the passport of the network says, for what the user left open.
     pub start: Option<Start>,
     /// Source: a directory on flash for what is read while the sink stalls, and the bytes that may be used
@@ -332,6 +351,8 @@ impl Default for Options {
             verify: Verify::default(),
             resume: Resume::default(),
             changed: Changed::default(),
+            // As cp has it: what takes no time and no room is what a user of such a file system expects.
+            reflink: Reflink::default(),
             start: None,
             spill_dir: None,
             spill_size: None,
@@ -424,6 +445,7 @@ impl Options {
             );
         }
         self.check_range()?;
+        self.check_reflink()?;
         self.check_in_place()?;
         self.check_links()?;
         self.check_given()?;
@@ -502,6 +524,28 @@ impl Options {
             within(&named("metadata rate"), storage.meta_rate, META_RATES)?;
         }
         Ok(())
+    }
+
+    /// What is to be known of files, or done with them, so that they are read and not cloned.
+    pub(crate) fn reads_all(&self) -> Option<&'static str> {
+        match self {
+            _ if haul_mutant::removed("what-is-hashed-is-read") => None,
+            Options { manifest: true, .. } => Some("a manifest holds hashes of what was read"),
+            Options { verify: Verify::Disk, .. } => Some("what is verified is read"),
+            Options { range: Some(_), .. } => Some("a part of a file is read"),
+            _ if self.is_in_place() => Some("nothing is cloned into a file that stands there"),
+            _ => None,
+        }
+    }
+
+    fn check_reflink(&self) -> Result<(), &'static str> {
+        match self.reflink == Reflink::Always && self.reads_all().is_some() {
+            true => Err(
+                "`reflink=always` clones files and reads none, and `manifest`, `verify=disk`, `range` and `in_place` want them \
+                        read or written: leave one of them out, or use `reflink=auto`",
+            ),
+            false => Ok(()),
+        }
     }
 
     fn check_range(&self) -> Result<(), &'static str> {

@@ -174,6 +174,11 @@ pub struct Summary {
     pub prefixes: u64,
     /// What of them was copied, bytes.
     pub prefix_bytes: u64,
+    /// Of the files that were copied, clones of the source's files, and their length, bytes: they share its
+    /// blocks, and nothing of them was read, moved, hashed or verified.
+    pub cloned: u64,
+    /// Their length, bytes.
+    pub cloned_bytes: u64,
     /// Entries that an option said to leave.
     pub skipped: u64,
     /// Entries that were not copied.
@@ -303,6 +308,8 @@ impl Default for Summary {
             changed: Changed::default(),
             prefixes: 0,
             prefix_bytes: 0,
+            cloned: 0,
+            cloned_bytes: 0,
             skipped: 0,
             failed: 0,
             vanished: 0,

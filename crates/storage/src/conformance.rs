@@ -167,6 +167,7 @@ impl Sink {
         let engine = job.start(Writing {
             agreed: Agreed::plain(1000),
             policy: SinkOptions::PLAIN,
+            clones: None,
             writers: 2,
             storage: StorageOptions::default(),
             layout: LayoutChoice::Auto,
@@ -524,6 +525,7 @@ fn source_conforms_with(
     let (post, posted) = unbounded();
     let parts = store.start(Reading {
         picks: None,
+        originals: None,
         agreed: Agreed::plain(1000),
         readers: 2,
         storage: StorageOptions::default(),

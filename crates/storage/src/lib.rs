@@ -234,6 +234,10 @@ pub trait SinkEngine: Send {
     }
     /// So many files are known of and not over. Told where it takes few at a time, before they are looked up.
     fn expect(&self, _files: usize) {}
+    /// It clones files of the source ([`SinkOp::Clone`]).
+    fn clones(&self) -> bool {
+        false
+    }
     /// How long a commit takes, however few files it has.
     fn commit_cost(&self) -> Duration {
         Duration::ZERO

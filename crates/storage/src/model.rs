@@ -490,6 +490,7 @@ impl SinkEngine for ShelfWriter {
                 let results = items.into_iter().map(|item| (item.id, self.commit(item))).collect();
                 SinkDone::Commit { results, lost: Vec::new() }
             }
+            SinkOp::Clone { .. } => unreachable!("nobody is asked to clone who does not say that he does"),
             SinkOp::Amend { items, .. } => {
                 let results = items.into_iter().map(|item| (item.file.id, Ok(Change::NONE))).collect();
                 SinkDone::Amend { results }

@@ -49,6 +49,7 @@ use crate::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck, oldest_first
 use haul_base::meter::Meter;
 use mode::Modes;
 use objects::{Objects, Shared};
+pub use originals::Originals;
 use read::Reader;
 pub use read_config::ReadConfig;
 pub use stat::Stamp;
@@ -63,6 +64,7 @@ mod holes;
 mod mode;
 mod objects;
 mod open;
+mod originals;
 pub(crate) mod read;
 mod read_config;
 pub mod roots;

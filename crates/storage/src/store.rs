@@ -26,7 +26,7 @@ use haul_core::volume::{Candidate, Wanted};
 use haul_core::wire::{Agreed, Failure, FailureKind, SinkOptions, SourceRoot};
 
 pub use super::attributes::Keeps;
-pub use super::source::{Stamp, WallClock};
+pub use super::source::{Originals, Stamp, WallClock};
 use super::targets::Targets;
 use super::walk::Walk;
 use super::{Post, SinkCompletion, SinkEngine, SourceCompletion, SourceEngine};
@@ -194,6 +194,8 @@ pub trait Picks: std::fmt::Debug + Send + Sync {
 pub struct Reading {
     /// What of a volume comes, if not all; of other sources all does.
     pub picks: Option<Arc<dyn Picks>>,
+    /// Told of the files, where the sink is in this process and may clone them.
+    pub originals: Option<Arc<Originals>>,
     pub agreed: Agreed,
     /// Threads for all that is no object.
     pub readers: usize,
@@ -345,10 +347,24 @@ pub enum Finding {
     InMemory(&'static str),
 }
 
+/// Files of a source in the same process, which are cloned where the file system can do that.
+#[derive(Clone, Debug)]
+pub struct CloneFrom {
+    pub originals: Arc<Originals>,
+    /// Where they are, as typed.
+    pub sources: Vec<PathBuf>,
+    /// What cannot be cloned fails, so that nothing is asked of the file system before.
+    pub always: bool,
+    /// Why none is cloned, if that follows from what else the user chose.
+    pub off: Option<&'static str>,
+}
+
 /// How a destination is written.
 pub struct Writing {
     pub agreed: Agreed,
     pub policy: SinkOptions,
+    /// `None`: nothing is cloned, and nothing said of that.
+    pub clones: Option<CloneFrom>,
     pub writers: usize,
     pub storage: StorageOptions,
     /// How new files come to lie on storage targets.

@@ -17,7 +17,7 @@ use haul::options;
 
 use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain, failed};
-use crate::args::{Changed, Cp, Dial, Durability};
+use crate::args::{Changed, Cp, Dial, Durability, Reflink};
 use crate::manifest::Part as OfPart;
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings, lists};
@@ -270,6 +270,11 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
             Changed::Fail => options::Changed::Fail,
             Changed::Retry => options::Changed::Retry,
             Changed::Prefix => options::Changed::Prefix,
+        },
+        reflink: match args.reflink {
+            Reflink::Auto => options::Reflink::Auto,
+            Reflink::Always => options::Reflink::Always,
+            Reflink::Never => options::Reflink::Never,
         },
         start: None,
         spill_dir: args.spill.clone(),

@@ -186,7 +186,7 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         return out;
     }
     transport(&mut out, s);
-    if s.digest == Digest::Xxh3 {
+    if s.digest == Digest::Xxh3 && (s.cloned == 0 || s.files > s.cloned) {
         out += "  checked with xxh3: accidents were looked for, attackers not\n";
     }
     read_back(&mut out, s);
@@ -332,6 +332,7 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
         let (all, moved, rate) = (bytes(s.bytes), bytes(s.bytes_sent), bytes(rate as u64));
         let rate = match all == moved {
             true => format!(", {rate}/s"),
+            false if s.cloned > 0 && s.bytes_sent == 0 => String::new(),
             // What it had is read to be compared, and not sent.
             false if s.servers_word && s.resumed => format!("; sent {moved}, {rate}/s"),
             // Whether it came to lie there is the server's to say.
@@ -367,6 +368,14 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
         if n > 0 {
             let _ = writeln!(out, "  {}: metadata only", plural(n, one, many));
         }
+    }
+    if s.cloned > 0 {
+        let files = plural(s.cloned, "file shares its blocks", "files share their blocks");
+        let _ = writeln!(
+            out,
+            "  cloned: {files} with the source, {}: nothing of that was read, moved or checked",
+            bytes(s.cloned_bytes)
+        );
     }
     let first = bytes(s.prefix_bytes);
     match s.prefixes {

@@ -262,6 +262,8 @@ struct SummaryLine<'a> {
     changed: &'static str,
     prefixes: u64,
     prefix_bytes: u64,
+    cloned: u64,
+    cloned_bytes: u64,
     held: HeldBytes,
     path: &'a str,
     strays: u64,
@@ -464,6 +466,8 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
         },
         prefixes: s.prefixes,
         prefix_bytes: s.prefix_bytes,
+        cloned: s.cloned,
+        cloned_bytes: s.cloned_bytes,
         held: HeldBytes {
             checked: s.held.checked,
             wrong: s.held.wrong,

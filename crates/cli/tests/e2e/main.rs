@@ -70,6 +70,7 @@ mod probe;
 mod protect;
 mod ranges;
 mod reach;
+mod reflink;
 mod resume;
 mod retry;
 mod retry_from;

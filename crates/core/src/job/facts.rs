@@ -41,7 +41,8 @@ pub(crate) enum Fact<A> {
     },
     /// Nothing more is written of the range that begins here.
     Over { at: A, id: FileId, generation: Generation, offset: u64 },
-    /// It has its name. `root`: of its bytes, if it is a file.
+    /// It has its name. `root`: of its bytes, if it is a file of which they are known: one that was cloned
+    /// was not read.
     Published { at: A, id: FileId, generation: Generation, root: Option<Root> },
     /// What the journal promised of a file is worth nothing.
     Forgotten { slot: Option<u32>, named: Named },
@@ -233,7 +234,12 @@ impl<A: Copy + PartialEq> Facts<A> {
                 self.ledger.withdraw(*slot, *named, DigestKind::default(), records);
             }
             Fact::Noted(record) => records.push(record.clone()),
-            Fact::Over { .. } | Fact::Published { .. } => {}
+            // Of a file whose bytes nobody read there is no mark.
+            Fact::Published { id, generation, root: None, .. } => {
+                let file = files.get(id).map(Known::kept).filter(|file| file.generation == *generation);
+                file.into_iter().for_each(|file| reopen(dirs, file.parent, records));
+            }
+            Fact::Over { .. } => {}
         }
         true
     }

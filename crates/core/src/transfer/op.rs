@@ -209,6 +209,8 @@ pub enum SinkOp {
     /// Write an object from a buffer at `offset`; the first write of a file makes its temporary.
     /// `start` is where the payload begins in the buffer.
     Write { file: SinkFile, offset: u64, len: u32, buffer: BufferId, start: u32 },
+    /// Make temporaries that share the blocks of the source's files. Only where the engine can reach those.
+    Clone { items: Vec<CloneItem> },
     /// Write whole small files, each into its own temporary, from one buffer. `more`: other files of it come
     /// with a later operation, so that the buffer must stay.
     WriteBundle { buffer: BufferId, items: Vec<BundleWrite>, more: bool },
@@ -322,6 +324,25 @@ pub struct BundleWrite {
     pub mode: u32,
 }
 
+/// A file to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloneItem {
+    pub file: SinkFile,
+    /// It is what was announced as this, before and after it is cloned.
+    pub generation: Generation,
+    /// What it is to have, as in [`BundleWrite::mode`].
+    pub mode: u32,
+}
+
+/// What became of a clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cloned {
+    /// Its temporary has all of it.
+    Whole,
+    /// It cannot be cloned, or is not what was announced; it has no temporary.
+    Not(Failure),
+}
+
 /// A file in a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommitItem {
@@ -432,6 +453,9 @@ pub enum SinkDone {
         took: Option<Took>,
         result: Result<(), Failure>,
         again: bool,
+    },
+    Clone {
+        results: Vec<(FileId, Result<Cloned, Failure>)>,
     },
     WriteBundle {
         buffer: BufferId,

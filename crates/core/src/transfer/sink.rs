@@ -12,7 +12,7 @@
 //! be reached any more (`gone`); one of several storage targets (`targets`); one that takes bytes in
 //! ascending order alone (`turns`); one that loses what was not synced (`lost`); how much is granted
 //! (`window`); extended attributes and lists (`metadata`); what the destination root becomes (`root`);
-//! further names of files (`names`).
+//! further names of files (`names`); files that are cloned (`clones`).
 
 use alloc::sync::Arc;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -35,6 +35,7 @@ use crate::wire::{
 
 mod announce;
 mod check;
+mod clones;
 mod data;
 
 mod drain;
@@ -55,6 +56,8 @@ mod window;
 
 use announce::Announced;
 use check::Checks;
+pub use clones::Clones;
+use clones::Cloning;
 use data::Frame;
 
 use drain::Drain;
@@ -99,6 +102,8 @@ pub struct SinkConfig {
     pub nodes: Nodes,
     /// What the destination root becomes when all in it is over; `None`: it stays as it is.
     pub root: Option<Meta>,
+    /// Files that are cloned, where the engine can do that; then [`SinkConfig::wait`] must be set.
+    pub clones: Option<Clones>,
 }
 
 /// What the driver must do.
@@ -174,7 +179,7 @@ pub struct SinkCounts {
     pub bytes: u64,
     pub files_done: u64,
     pub bytes_done: u64,
-    /// Of these, holes of copied files, which nothing was moved for.
+    /// Of these, holes of copied files, and files that were cloned: nothing was moved for them.
     pub holes: u64,
     pub unchanged: u64,
     /// Unchanged files whose mode or owner was brought up to date.
@@ -240,6 +245,7 @@ pub struct Sink {
     widened_len: usize,
     epochs: Epochs,
     checks: Checks,
+    cloning: Cloning,
     targets: Option<Targets>,
     turns: Option<Turns>,
     lost: IdMap<FileId, Lost>,
@@ -305,6 +311,7 @@ impl Sink {
             widened_len: 0,
             epochs: Epochs::new(config.agreed.lease, resume.log, resume.next_slot),
             checks: Checks::default(),
+            cloning: Cloning::default(),
             targets: config.targets.map(|limits| {
                 Targets::new(limits, config.memory, config.round_trip.unwrap_or(ROUND_TRIP_UNKNOWN))
             }),
@@ -545,6 +552,12 @@ impl Sink {
                     self.handle_found(id, result);
                 }
             }
+            SinkDone::Clone { results } => {
+                self.other_ops -= 1;
+                for (id, result) in results {
+                    self.handle_cloned(id, result);
+                }
+            }
             SinkDone::Amend { results } => {
                 self.other_ops -= 1;
                 for (id, result) in results {
@@ -629,10 +642,12 @@ impl Sink {
             self.run_turns();
             self.take_deferred();
             self.run_targets();
+            self.run_clones();
             self.run_epochs();
             // An epoch with nothing to write ends at once, and files may have begun with it.
             self.take_deferred();
             self.run_targets();
+            self.run_clones();
             self.run_checks();
             self.submit_joins();
             self.finish_dirs();

@@ -89,6 +89,8 @@ pub struct SourceConfig {
     pub dry: bool,
     /// The sink says what became of the destination root.
     pub root: bool,
+    /// It may clone files, which are then neither read nor hashed.
+    pub clones: bool,
     /// What becomes of files that change while they are copied.
     pub changed: OnChange,
     /// How long it may be without any data stream; where none can join later, zero. A second is always
@@ -146,9 +148,12 @@ pub struct SourceCounts {
     pub bytes: u64,
     pub files_done: u64,
     pub bytes_done: u64,
-    /// Of these, holes of copied files, which nothing was moved for.
+    /// Of these, holes of copied files, and files that were cloned: nothing was moved for them.
     pub holes: u64,
     pub unchanged: u64,
+    /// Files that the sink cloned, and their length: nothing of them was read.
+    pub cloned: u64,
+    pub cloned_bytes: u64,
     /// Payload handed to streams, re-sends included.
     pub payload: u64,
     pub objects_resent: u64,

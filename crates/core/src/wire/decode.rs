@@ -341,6 +341,7 @@ fn read_state(r: &mut Reader<'_>) -> Result<(FileId, Generation, FileState), Wir
         4 => FileState::Planned(read_change(r)?),
         5 => FileState::Amended(read_change(r)?),
         6 => FileState::Finished,
+        7 => FileState::Cloned,
         other => return Err(WireError::BadValue { what: "file state", value: other.into() }),
     };
     Ok((id, generation, state))

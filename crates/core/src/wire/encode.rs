@@ -58,7 +58,11 @@ const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX
 /// bytes.
 pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
     match &item.2 {
-        FileState::Fresh | FileState::Unchanged | FileState::Skipped | FileState::Finished => STATE_LEN_MIN,
+        FileState::Fresh
+        | FileState::Unchanged
+        | FileState::Skipped
+        | FileState::Finished
+        | FileState::Cloned => STATE_LEN_MIN,
         FileState::Planned(change) | FileState::Amended(change) => STATE_LEN_MIN + change_len(*change),
         FileState::Held { subtrees, .. } => STATE_LEN_MIN + 3 + subtrees.len() * SUBTREE_LEN,
     }
@@ -484,6 +488,7 @@ fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation
         FileState::Unchanged => w.u8(1),
         FileState::Skipped => w.u8(2),
         FileState::Finished => w.u8(6),
+        FileState::Cloned => w.u8(7),
         FileState::Held { subtrees, verify } => {
             w.u8(3);
             w.bool(*verify);

@@ -143,6 +143,9 @@ pub enum FileState {
     /// The content is there already, and this of its metadata was changed (in a dry run: would be): nothing
     /// to send.
     Amended(Change),
+    /// The sink cloned all of it from the source's file, and nothing of it is sent; only where both ends are
+    /// in one process, and neither verifies it.
+    Cloned,
     /// Of a directory, only where both ends know [`capability::DIR_STATES`](super::capability::DIR_STATES):
     /// all below it is finished as it is.
     Finished,

@@ -125,6 +125,7 @@ impl World {
         let wait = wait || ascending.is_some();
         let config = SinkConfig {
             root: None,
+            clones: None,
             nodes: Default::default(),
             part: None,
             agreed: Agreed { holes, digest, layouts: self.layouts, ..Agreed::plain(entries_max) },
@@ -391,6 +392,7 @@ impl World {
                 let lost = self.lost(&results);
                 SinkDone::Commit { results, lost }
             }
+            SinkOp::Clone { .. } => unreachable!("no session of these clones"),
             SinkOp::Amend { items, .. } => {
                 let mut results = Vec::new();
                 for item in items {

@@ -469,6 +469,7 @@ impl World {
             wait,
             dry: false,
             root: false,
+            clones: false,
             changed: self.changed,
             verify: false,
             compares: true,

@@ -241,6 +241,7 @@ fn golden_message(index: usize) -> Message {
             (id, generation, FileState::Planned(Change::NEW)),
             (id, generation, FileState::Amended(Change::MODE)),
             (id, generation, FileState::Finished),
+            (id, generation, FileState::Cloned),
         ]),
         6 => Message::Sealed(vec![(id, generation, 2)]),
         7 => Message::Withdraw { id, generation, retry: true, failure: Some(failure) },

@@ -228,8 +228,9 @@ pub fn change(r: &mut Rng) -> Change {
 
 pub fn state(r: &mut Rng) -> (FileId, Generation, FileState) {
     let (id, generation) = version(r);
-    let state = match r.u8(..7) {
+    let state = match r.u8(..8) {
         6 => FileState::Finished,
+        7 => FileState::Cloned,
         0 => FileState::Fresh,
         1 => FileState::Unchanged,
         2 => FileState::Skipped,

@@ -159,6 +159,8 @@ fn nothing_more(summary: Summary) -> Summary {
         specials: 0,
         bytes: 0,
         bytes_sent: 0,
+        cloned: 0,
+        cloned_bytes: 0,
         objects_resent: 0,
         came_back: 0,
         strays: 0,
@@ -189,6 +191,8 @@ fn merged(before: Vec<Summary>, mut last: Summary, took: Duration) -> Summary {
         last.specials = last.specials.saturating_add(one.specials);
         last.bytes = last.bytes.saturating_add(one.bytes);
         last.bytes_sent = last.bytes_sent.saturating_add(one.bytes_sent);
+        last.cloned = last.cloned.saturating_add(one.cloned);
+        last.cloned_bytes = last.cloned_bytes.saturating_add(one.cloned_bytes);
         last.objects_resent = last.objects_resent.saturating_add(one.objects_resent);
         last.came_back = last.came_back.saturating_add(one.came_back);
         last.strays = last.strays.saturating_add(one.strays);

@@ -20,11 +20,12 @@ use crate::driver::{Links, Report, Watch, policy};
 use crate::endpoint::Endpoint;
 use crate::endpoint::Place;
 use crate::error::Error;
-use crate::options::AgentRequest;
+use crate::options::{AgentRequest, Reflink};
 use crate::request::CopyRequest;
 use haul_base::role::Role;
 use haul_storage::descriptors::Share;
 use haul_storage::manners::LinksThere;
+use haul_storage::store::{CloneFrom, Originals};
 use haul_transport::pace::Pacer;
 use haul_transport::path;
 
@@ -50,6 +51,8 @@ pub(super) struct Plan<'a> {
     retry: Arc<dyn Reliability>,
     /// How long ago the first attempt began, if this is another.
     begun: Option<Duration>,
+    /// By which a sink in this process finds the files of the source.
+    originals: Arc<Originals>,
 }
 
 impl<'a> Plan<'a> {
@@ -69,7 +72,16 @@ impl<'a> Plan<'a> {
         };
         let pacer = Arc::new(Pacer::new(request.options.rate));
         let share = Share::take().map_err(|few| Error::system(few.to_string(), EMFILE))?;
-        Ok(Plan { request, near, host, pacer, share, retry: retry.clone(), begun: None })
+        Ok(Plan {
+            request,
+            near,
+            host,
+            pacer,
+            share,
+            retry: retry.clone(),
+            begun: None,
+            originals: Arc::default(),
+        })
     }
 
     /// The same, of an attempt of which the first one began so long ago.
@@ -118,7 +130,9 @@ impl<'a> Plan<'a> {
                 let (ssh, picks) = (self.ssh(), self.request.picks.clone());
                 let sink_here = self.request.destination.local_path().filter(|_| self.host.is_none());
                 let sink_here = sink_here.map(|path| PathBuf::from(OsStr::from_bytes(path)));
-                let mut from = SourceRequest { replicas, retry, ssh, volumes, picks, sink_here, ..from };
+                let originals = self.clones().map(|clones| clones.originals);
+                let mut from =
+                    SourceRequest { replicas, retry, ssh, volumes, picks, sink_here, originals, ..from };
                 // On one host they have the same names, which only a map may ask for.
                 from.options.numeric_ids |= self.host.is_none() && !options.given().needs_names();
                 End::Source(from.into())
@@ -132,10 +146,26 @@ impl<'a> Plan<'a> {
                 let (sources_here, retry) = (self.sources_here(), self.retry.clone());
                 let volumes = self.request.state_home.clone();
                 let (ssh, links) = (self.ssh(), LinksThere { begun: self.begun, ..to.links });
-                let to = SinkRequest { asked, ssh, sources_here, retry, parts_dir, volumes, links, ..to };
+                let clones = self.clones();
+                let to =
+                    SinkRequest { asked, ssh, sources_here, clones, retry, parts_dir, volumes, links, ..to };
                 End::sink(to, self.request.dry_run)
             }
         }
+    }
+
+    /// What may be cloned: files of this host, that are written on this host.
+    fn clones(&self) -> Option<CloneFrom> {
+        let options = &self.request.options;
+        let ends = self.request.sources.iter().chain([&self.request.destination]);
+        let both_here = self.host.is_none() && ends.map(Endpoint::place).all(|place| place.as_file().is_ok());
+        let clones = both_here && !self.request.dry_run && options.reflink != Reflink::Never;
+        clones.then(|| CloneFrom {
+            originals: self.originals.clone(),
+            sources: self.sources_here(),
+            always: options.reflink == Reflink::Always,
+            off: options.reads_all(),
+        })
     }
 
     /// From storage that is no server's to a server.

@@ -194,6 +194,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         changed: request.options.changed,
         prefixes: near.own.prefixes.saturating_add(far.prefixes),
         prefix_bytes: near.own.prefix_bytes.saturating_add(far.prefix_bytes),
+        cloned: tally.cloned,
+        cloned_bytes: tally.cloned_bytes,
         skipped: tally.skipped,
         failed: tally.failed,
         vanished: tally.vanished,

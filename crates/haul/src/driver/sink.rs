@@ -40,7 +40,7 @@ use haul_storage::descriptors::{Claim, FEW_DESCRIPTORS};
 use haul_storage::manners::LinksThere;
 use haul_storage::options::{DataChannel, LayoutChoice, StorageOptions};
 use haul_storage::place::Place;
-use haul_storage::store::HeldJob;
+use haul_storage::store::{CloneFrom, HeldJob};
 use haul_storage::targets::Targets;
 use haul_storage::{Payload, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use haul_transport::Link;
@@ -107,6 +107,8 @@ pub(crate) struct SinkRequest {
     pub(crate) links: LinksThere,
     /// Where the sources are, if they are on this host.
     pub(crate) sources_here: Vec<PathBuf>,
+    /// Their files may be cloned.
+    pub(crate) clones: Option<CloneFrom>,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far

@@ -30,7 +30,7 @@ use haul_base::role::Role;
 use haul_storage::descriptors::Claim;
 use haul_storage::place::Place;
 use haul_storage::spill::SpillDone;
-use haul_storage::store::{Picks, WallClock};
+use haul_storage::store::{Originals, Picks, WallClock};
 use haul_storage::walk::WalkItem;
 use haul_storage::{SourceCompletion, SourceJob, Stuck};
 use haul_transport::Link;
@@ -78,6 +78,8 @@ pub(crate) struct SourceRequest {
     pub(crate) home: Option<PathBuf>,
     /// Where it goes, if that is on this host.
     pub(crate) sink_here: Option<PathBuf>,
+    /// Told of its files, where the sink is in this process and may clone them.
+    pub(crate) originals: Option<Arc<Originals>>,
     /// The directory in which accesses to volumes are kept.
     pub(crate) volumes: Option<PathBuf>,
     /// What of a volume comes, if not all.
@@ -355,6 +357,7 @@ impl End for SourceEnd {
         self.network.end(how);
         let counts = self.machine.counts();
         session.user.tally.came_back = counts.sent_back;
+        (session.user.tally.cloned, session.user.tally.cloned_bytes) = (counts.cloned, counts.cloned_bytes);
         let mut own = end_report(&session.meter, strays, counts.payload, counts.objects_resent);
         own.not_kept = self.walked.not_kept;
         (own.prefixes, own.prefix_bytes) = (counts.prefixes, counts.prefix_bytes);

@@ -49,6 +49,9 @@ pub(crate) struct Tally {
     pub(crate) bytes: u64,
     /// How often a file came back wrong from the sink's storage.
     pub(crate) came_back: u64,
+    /// Files that were cloned, and their length: nothing of them was read.
+    pub(crate) cloned: u64,
+    pub(crate) cloned_bytes: u64,
     /// The single file takes the name that the destination ends in.
     pub(crate) renamed: bool,
     /// Symbolic links that the destination cannot have.

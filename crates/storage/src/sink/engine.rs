@@ -49,10 +49,11 @@ use crate::io_settings::IoSettings;
 use crate::meta_rate::MetaRate;
 use crate::options::StorageOptions;
 use crate::owed::words_of;
-use crate::store::NotKept;
+use crate::store::{CloneFrom, NotKept};
 use crate::targets::Targets;
 use crate::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
 use asked::Asked;
+use clones::Clones;
 use data::{Data, Tag};
 use fan_out::Place;
 use haul_base::meter::Meter;
@@ -63,6 +64,7 @@ mod amend;
 mod asked;
 mod attributes;
 mod begin;
+mod clones;
 mod commit;
 mod data;
 mod fan_out;
@@ -126,6 +128,8 @@ pub struct EngineConfig {
     pub copies_all: bool,
     /// `None`: files are synced one by one.
     pub whole_sync: Option<WholeSync>,
+    /// Files of the source that may be cloned.
+    pub clones: Option<CloneFrom>,
     /// Commits will be durable. (Without, nothing ever waits for media, not even to find the faster mode.)
     pub durable: bool,
 }
@@ -159,6 +163,8 @@ pub(super) struct Sink {
     data: Data,
     /// `None`: files are synced one by one.
     pub(super) whole_sync: Option<WholeSync>,
+    /// `None`: nothing is cloned.
+    clones: Option<Clones>,
     /// `None`: no run came before that may have left something.
     leftovers: Option<Leftovers>,
     /// How to remove what is left.
@@ -241,6 +247,7 @@ impl WriteEngine {
             files,
             data: Data::new(choice, settings),
             whole_sync: config.whole_sync,
+            clones: config.clones.map(|from| Clones::new(from, &config.tree)),
             tree: config.tree,
             leftovers,
             clean: config.left.clean,
@@ -401,6 +408,7 @@ impl SinkEngine for WriteEngine {
         lines.extend(self.sink.rate.report("sink"));
         let synced = self.sink.whole_sync.as_ref().and_then(WholeSync::report);
         lines.extend(synced.map(|told| ("small files at the sink".into(), told)));
+        lines.extend(self.sink.clones.as_ref().map(|clones| ("reflink".into(), clones.report())));
         lines.extend(self.sink.others_dirs().map(|told| (OTHERS_DIRS.to_owned(), told)));
         lines
     }
@@ -441,6 +449,10 @@ impl SinkEngine for WriteEngine {
 
     fn time_grain(&self) -> Option<u32> {
         looker::coarse_grain(self.sink.tree.root())
+    }
+
+    fn clones(&self) -> bool {
+        self.sink.clones.as_ref().is_some_and(Clones::are_made)
     }
 
     fn limits(&self) -> Option<Limits> {

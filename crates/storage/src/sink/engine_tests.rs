@@ -121,6 +121,7 @@ impl Bench {
             stripes: Stripes::new(LayoutChoice::Auto, Provider::Flat),
             object_len: None,
             whole_sync: WholeSync::new(&tree),
+            clones: None,
             durable: true,
         };
         change(&mut config);

@@ -207,7 +207,8 @@ struct HeldDirectory {
 
 impl HeldJob for HeldDirectory {
     fn start(&mut self, writing: Writing) -> Result<Box<dyn SinkEngine>, Failure> {
-        let Writing { agreed, policy, writers, storage, layout, memory, budget, meter, post } = writing;
+        let Writing { agreed, policy, clones, writers, storage, layout, memory, budget, meter, post } =
+            writing;
         let ready = self.ready.take().ok_or_else(|| started("it was started before"))?;
         let still_owner = {
             let owner = self.owner.clone();
@@ -236,6 +237,7 @@ impl HeldJob for HeldDirectory {
             copies_all: policy.force,
             object_len: ground.object_len,
             whole_sync: policy.durable.then(|| WholeSync::new(tree)).flatten(),
+            clones,
             durable: policy.durable,
         };
         let engine = WriteEngine::new(config, meter, post).map_err(started)?;

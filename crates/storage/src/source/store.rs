@@ -112,6 +112,7 @@ impl SourceStore for Paths {
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
         let Reading {
             picks: _,
+            originals,
             agreed,
             readers,
             storage,
@@ -142,6 +143,7 @@ impl SourceStore for Paths {
             .keeping_hard_links(hard_links)
             .with_rate(MetaRate::new(storage.meta_rate));
         let tree = Arc::new(tree.kept_in(kept));
+        originals.iter().for_each(|originals| originals.found(&tree));
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let failed = |what: &str, why: std::io::Error| {
             let text = format!("starting the {what}: {}", haul_base::errno::text(why));

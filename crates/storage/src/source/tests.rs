@@ -26,6 +26,7 @@ use haul_base::digest;
 
 mod changed;
 mod objects;
+mod originals;
 pub(super) mod pages;
 
 const G0: Generation = Generation(0);

@@ -69,6 +69,7 @@ impl Reads {
         let (post, posted) = unbounded();
         let parts = store.start(Reading {
             picks: None,
+            originals: None,
             agreed: Agreed::plain(1000),
             readers: 2,
             storage: StorageOptions::default(),

@@ -327,6 +327,7 @@ impl SinkEngine for Writer {
                     SinkDone::Commit { results: results.collect(), lost }
                 },
             ),
+            SinkOp::Clone { .. } => unreachable!("nobody is asked to clone who does not say that he does"),
             SinkOp::Amend { items, .. } => self.spread(
                 ("set the mode of", FailureKind::Metadata),
                 items,

@@ -93,6 +93,25 @@ fn rates_are_of_what_was_moved() {
     assert!(unfinished.contains("0 B in 10 s; moved 1.52 GB, 152 MB/s\n"), "{unfinished}");
 }
 
+/// Goal: of what was cloned no rate is told, and nobody is told that it was checked.
+#[test]
+fn clones_are_neither_moved_nor_checked() {
+    let of = |files, bytes_sent| {
+        let summary = Summary { files, bytes_sent, bytes: 517_000_000, cloned: 1, ..Summary::default() };
+        let summary = Summary { cloned_bytes: 500_000_000, digest: Digest::Xxh3, ..summary };
+        summary_of(Summary { seconds: 10.0, ..summary })
+    };
+    let all = of(1, 0);
+    assert!(all.contains("517 MB in 10 s\n"), "{all}");
+    assert!(
+        all.contains("  cloned: 1 file shares its blocks with the source, 500 MB: nothing of that"),
+        "{all}"
+    );
+    assert!(!all.contains("checked with"), "{all}");
+    let some = of(2, 17_000_000);
+    assert!(some.contains("; moved 17.0 MB, 1.70 MB/s\n") && some.contains("checked with xxh3"), "{some}");
+}
+
 /// Goal: a run that did not come to its end says what of it a resume finds; one that did has nothing to
 /// resume.
 #[test]

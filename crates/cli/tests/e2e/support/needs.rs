@@ -14,7 +14,7 @@ use super::ftpd;
 /// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `unshare` (namespaces of
 /// processes), `rsync`, `attr` (`getfattr` and `getfacl`), `b3sum`, `xfs` and `ext4` (a loop device with it
 /// that can be shut down), `overlay`, `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must
-/// be built), `script`, `setsid`, `setarch`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by
+/// be built), `script`, `setsid`, `setarch`, `filefrag`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by
 /// `scripts/peers.sh`), `gridftp` (the server of Globus), `slurm` (its daemons, and munge); `gluster`,
 /// `moosefs` and `ceph` (by `lab pfs`), `guest` (a second kernel, by `lab kernel`), `vfat` (its `mkfs`),
 /// `attributes-of-tmpfs` (those of users); `curl`, `lftp`, `python3`, `globus-url-copy`, which are clients of
@@ -87,7 +87,7 @@ fn probe(need: &str) -> bool {
         "rsync" => works("rsync", &["--version"]),
         "attr" => root && exists("getfattr") && exists("getfacl") && exists("setfacl"),
         "curl" | "lftp" | "python3" => works(need, &["--version"]),
-        "globus-url-copy" => exists(need),
+        "globus-url-copy" | "filefrag" => exists(need),
         "b3sum" => works("b3sum", &["--version"]),
         "proftpd" | "proftpd-tls" | "vsftpd" | "gridftp" => ftpd::is_here(need),
         "slurm" => super::slurm::is_here(),

@@ -50,7 +50,7 @@ impl Sink {
             return self.violation("a sealed file was withdrawn");
         }
         let looks = file.phase == SinkPhase::Looking && self.config.wait && !file.waits_to_be_looked_up();
-        if looks || file.phase == SinkPhase::Amending {
+        if looks || matches!(file.phase, SinkPhase::Amending | SinkPhase::Cloning) {
             // The answer of the lookup would be taken for the next generation's.
             return self.violation("a file was withdrawn before its state was told");
         }

@@ -59,7 +59,10 @@ impl Sink {
         // A sparse root is no hash of the content.
         let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
         let map = self.files.get(&id).and_then(|file| file.digest.map()).filter(|_| end == Ended::Copied);
-        let holes = map.map_or(0, |map| map.size() - map.data_len());
+        let mut holes = map.map_or(0, |map| map.size() - map.data_len());
+        if let Some(file) = self.files.get(&id).filter(|f| f.is(Mark::Cloned) && end == Ended::Copied) {
+            holes = file.size();
+        }
         self.drop_map(id);
         self.leave_targets(id);
         self.leave_turns(id);

@@ -104,7 +104,8 @@ struct Open {
 struct Closing {
     dirty: Vec<(FileId, Generation, Temp, Vec<Subtree>)>,
     complete: Vec<(FileId, Generation)>,
-    published: Vec<(FileId, Generation, Root)>,
+    /// Without a root: it was cloned.
+    published: Vec<(FileId, Generation, Option<Root>)>,
     links: Vec<FileId>,
     withdrawn: Vec<Fact<()>>,
     begin: Vec<(FileId, Generation)>,
@@ -304,7 +305,7 @@ impl Sink {
             return;
         }
         // What is still deferred waits for descriptors, which this epoch holds.
-        let starved = !(self.deferred.is_empty() && self.deferred_small.is_empty());
+        let starved = !(self.deferred.is_empty() && self.deferred_small.is_empty()) || self.cloning.waits();
         let last = self.end.is_some() || self.stop.is_some();
         let alone = self.writes == 0 && self.epochs.is_settled();
         if (alone && (last || starved)) || self.epochs.is_due(self.now) {
@@ -429,9 +430,11 @@ impl Sink {
             let of = |f: &&mut Box<File>| f.kept.generation == *generation && !failed.contains(id);
             if let Some(file) = self.files.get_mut(id).filter(of)
                 && file.naming.handle_given(())
-                && let Some(root) = file.digest.root()
             {
-                closing.published.push((*id, *generation, root));
+                let root = file.digest.root().filter(|_| !file.is(Mark::Cloned));
+                if root.is_some() || file.is(Mark::Cloned) {
+                    closing.published.push((*id, *generation, root));
+                }
             }
         }
         self.epoch_synced(closing);
@@ -520,7 +523,7 @@ impl Sink {
             facts.say(Fact::Persisted { at, id, generation, temp, subtrees, wrong: Vec::new() });
         }
         for (id, generation, root) in closing.published.drain(..) {
-            facts.say(Fact::Published { at, id, generation, root: Some(root) });
+            facts.say(Fact::Published { at, id, generation, root });
         }
         for id in closing.links.drain(..) {
             facts.say(Fact::Published { at, id, generation: Generation(0), root: None });
@@ -582,10 +585,10 @@ impl Sink {
         }
         self.ask_again(wrong);
         for (id, generation, root) in published {
-            let Some(root) = root else {
+            if root.is_none() && !self.files.contains_key(&id) {
                 self.end_link(id, Ok(()));
                 continue;
-            };
+            }
             let of = |f: &&mut Box<File>| f.kept.generation == generation && f.naming.was_given_by(());
             let Some(file) = self.files.get_mut(&id).filter(of) else { continue };
             // The engine closed it when it renamed it.
@@ -593,13 +596,13 @@ impl Sink {
             self.files_open -= 1;
             let change = file.change;
             let (outcome, end) = match self.take_unkept(id) {
-                None => (Outcome::Done { root: Some(root), change }, Ended::Copied),
+                None => (Outcome::Done { root, change }, Ended::Copied),
                 // It is whole, and not all that it was to be: its other names are names of it all the same.
                 Some(failure) => (Outcome::Failed(failure.clone()), Ended::Failed(failure)),
             };
             self.done.push(DoneItem { id, generation, outcome });
             self.first_ended(id, true);
-            self.end_file(id, end, Some(root));
+            self.end_file(id, end, root);
         }
     }
 

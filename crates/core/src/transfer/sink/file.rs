@@ -25,6 +25,8 @@ pub(super) enum SinkPhase {
     Looking,
     /// Its content is right; its mode and owner are being made so.
     Amending,
+    /// It is being cloned, or waits for that.
+    Cloning,
     /// Objects are taken.
     Open,
     /// Handed to an epoch for publication.
@@ -67,6 +69,8 @@ pub(super) enum Mark {
     Begun,
     /// It is looked up, or gets its name, when its metadata are whole.
     WaitsMetadata,
+    /// All of it was cloned, and nothing hashed.
+    Cloned,
 }
 
 /// A set of them.

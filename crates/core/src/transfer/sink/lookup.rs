@@ -50,6 +50,7 @@ impl Sink {
         };
         let Some(file) = self.files.get_mut(&id) else { return };
         let policy = self.config.policy;
+        let clones_all = self.config.clones.is_some_and(|clones| clones.always);
         let goes_into = self.config.part.is_some_and(|part| part.sink.is_some());
         file.change = match goes_into {
             true => Change::of_part_of_file(&found.existing),
@@ -130,7 +131,13 @@ impl Sink {
             self.states.push((id, generation, state));
             return self.end_file(id, end, None);
         }
-        if found.adopted {
+        if found.adopted && clones_all {
+            // The journal takes back what it promises, and then it is looked up once more.
+            file.held = None;
+            file.mark(Mark::WaitsJournal);
+            self.discard(id);
+            return self.epochs.begin_after(id, generation);
+        } else if found.adopted {
             let (claimed, partial) = match file.held.take() {
                 Some(held) => (held.claimed, Some(held.partial)),
                 None => (None, None),
@@ -151,6 +158,8 @@ impl Sink {
             file.mark(Mark::WaitsJournal);
             self.discard(id);
             return self.epochs.begin_after(id, generation);
+        } else if self.clone_file(id) {
+            return;
         } else {
             return self.begin_in_turn(id);
         }

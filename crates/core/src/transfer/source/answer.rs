@@ -45,6 +45,14 @@ impl Source {
                 let text = "the sink answers as in a dry run";
                 self.finish(SessionEnd::Failed(protocol(text)));
             }
+            FileState::Cloned if !self.config.clones && !haul_mutant::removed("clones-are-agreed") => {
+                let text = "the sink says that it cloned a file, which this session was not to have";
+                self.finish(SessionEnd::Failed(protocol(text)));
+            }
+            FileState::Cloned => {
+                file.phase = SourcePhase::Cloned;
+                self.unsealed -= 1;
+            }
             FileState::Fresh => self.start_sending(id),
             FileState::Finished => {}
             FileState::Unchanged => self.end_file(id, Ended::Unchanged, (None, Change::NONE)),
@@ -208,6 +216,9 @@ impl Source {
                 }
                 Outcome::Failed(failure) => self.end_file(id, Ended::Failed(failure), (None, Change::NONE)),
                 Outcome::Persisted => {}
+                Outcome::Done { change, .. } if file.phase == SourcePhase::Cloned => {
+                    self.end_file(id, Ended::Copied, (None, change));
+                }
                 Outcome::Done { .. } if file.phase != SourcePhase::Sealed => {
                     let text = "the sink says that a file is done before all of it was sent and sealed";
                     self.finish(SessionEnd::Failed(protocol(text)));
@@ -268,14 +279,20 @@ impl Source {
         // A sparse root is no hash of the content.
         let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
         let map = self.files.get(&id).and_then(|file| file.digest.map()).filter(|_| end == Ended::Copied);
-        let holes = map.map_or(0, |map| map.size() - map.data_len());
+        let mut holes = map.map_or(0, |map| map.size() - map.data_len());
+        let cloned = self.files.get(&id).filter(|f| f.phase == SourcePhase::Cloned && end == Ended::Copied);
+        if let Some(file) = cloned {
+            holes = file.size();
+            self.counts.cloned += 1;
+            self.counts.cloned_bytes = self.counts.cloned_bytes.saturating_add(holes);
+        }
         self.drop_map(id);
         self.drop_objects(id);
         self.drop_held(id);
         self.metadata.forget(id);
         let Some(file) = self.files.remove(&id) else { return };
         match file.phase {
-            SourcePhase::Sealed | SourcePhase::Retry => {}
+            SourcePhase::Sealed | SourcePhase::Cloned | SourcePhase::Retry => {}
             SourcePhase::Refreshing => self.refreshing -= 1,
             _ => self.unsealed -= 1,
         }

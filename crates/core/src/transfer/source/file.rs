@@ -37,6 +37,8 @@ pub(super) enum SourcePhase {
     Hashing,
     /// Sealed; the sink will say how it ended.
     Sealed,
+    /// The sink cloned it, and will say how it ended. Nothing of it was read.
+    Cloned,
     /// Changed while it was read; waits for its second try.
     Retry,
     /// A new fingerprint is being taken for the second try.

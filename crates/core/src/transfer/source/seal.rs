@@ -163,6 +163,7 @@ impl Source {
             file.phase,
             SourcePhase::Mapping
                 | SourcePhase::AwaitState
+                | SourcePhase::Cloned
                 | SourcePhase::Verifying
                 | SourcePhase::Young
                 | SourcePhase::Retry

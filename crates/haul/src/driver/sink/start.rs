@@ -7,13 +7,14 @@ use std::collections::HashMap;
 
 use haul_core::ids::StreamId;
 use haul_core::stage::Stage;
-use haul_core::transfer::sink::{Sink, SinkConfig};
+use haul_core::transfer::sink::{Clones, Sink, SinkConfig};
 use haul_core::wire::{Failure, Message};
 
 use super::setup::Setup;
 use super::{Arrived, Names, Network, Own, Session, SinkEnd, SinkRequest, Storage, start_receiver};
 use crate::driver::EPOCH;
 use crate::driver::net::Receive;
+use crate::options::CLONE_LEN_MIN;
 use crate::summary::{DEBRIS, IN_MEMORY};
 use haul_base::buffer::Pool;
 use haul_storage::store::{Claimed, Finding, Writing};
@@ -35,6 +36,7 @@ pub(super) fn start(
     let engine = job.start(Writing {
         agreed,
         policy,
+        clones: request.clones.clone(),
         writers: usize::from(request.writers),
         storage: request.storage.clone(),
         layout: request.layout,
@@ -55,7 +57,12 @@ pub(super) fn start(
     }
     let ascending = engine.places();
     // What it has no place for yet must not be sent.
-    let wait = wait || ascending.is_some();
+    let clones = request.clones.as_ref().filter(|_| engine.clones()).map(|clones| Clones {
+        len_min: if clones.always { 1 } else { CLONE_LEN_MIN },
+        always: clones.always,
+    });
+    // Nor what may be cloned.
+    let wait = wait || ascending.is_some() || clones.is_some();
     let config = SinkConfig {
         agreed,
         policy,
@@ -70,6 +77,7 @@ pub(super) fn start(
         part: request.part,
         nodes: if agreed.specials { request.nodes } else { Default::default() },
         root,
+        clones,
     };
     session.meter.set_idle(Stage::SinkStorage, false);
     session.meter.set_idle(Stage::SinkHost, false);

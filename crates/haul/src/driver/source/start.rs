@@ -42,6 +42,7 @@ pub(super) fn start(
     let chosen = setup.chosen(request);
     let SourceParts { names, engine, walk } = setup.store.start(Reading {
         picks: request.picks.clone(),
+        originals: request.originals.clone(),
         agreed,
         readers: usize::from(request.readers),
         storage: options.source_storage.clone(),
@@ -77,6 +78,7 @@ pub(super) fn start(
         compares: engine.compares(),
         dry: options.dry_run,
         root: setup.root,
+        clones: request.originals.is_some(),
         changed,
         patience: session.other.lines.patience(),
     });

@@ -65,6 +65,7 @@ fn begun(server: &TestServer, dir: &Path) -> (SourceParts, Receiver<SourceComple
     let (post, posted) = unbounded();
     let parts = stores::source(&sources).expect("a store").start(Reading {
         picks: None,
+        originals: None,
         agreed: Agreed::plain(1000),
         readers: 2,
         storage: StorageOptions::default(),

@@ -237,6 +237,7 @@ impl SinkEngine for FtpWriter {
                 let times = batch.items.len().div_ceil(together).clamp(1, sessions);
                 self.add(Work::Publish(batch), times);
             }
+            SinkOp::Clone { .. } => unreachable!("nobody is asked to clone who does not say that he does"),
             SinkOp::MakeDirs { .. }
             | SinkOp::Lookup { .. }
             | SinkOp::Amend { .. }

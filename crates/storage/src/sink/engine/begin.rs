@@ -43,6 +43,14 @@ impl Sink {
                 |sink, item| sink.look(item),
                 |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
             ),
+            SinkOp::Clone { items } => self.split(
+                ("clone", FailureKind::Write),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
+                |sink, item| sink.clone_file(item),
+                |_, items, results| SinkDone::Clone { results: pair(items, |item| item.file.id, results) },
+            ),
             SinkOp::WriteBundle { buffer: id, items, more } => self.write_bundle((id, more), items, buffer),
             SinkOp::Commit { durable, items } if self.may_go_together(&items, durable) => {
                 self.begin_together(items, durable);
