@@ -122,6 +122,16 @@ pub struct Meta {
     pub mtime: Timestamp,
 }
 
+/// The number of no user and no group: whoever says it leaves an owner as it is.
+pub const NOBODY: u32 = u32::MAX;
+
+impl Meta {
+    /// User and group, if it says both.
+    pub fn owners(&self) -> Option<(u32, u32)> {
+        (self.uid != NOBODY && self.gid != NOBODY).then_some((self.uid, self.gid))
+    }
+}
+
 /// Longest name of a piece of metadata, bytes.
 pub const METADATA_NAME_LEN_MAX: usize = 255;
 /// Longest value of one (an extended attribute of Linux), and of all of an entry, bytes.

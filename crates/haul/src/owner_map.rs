@@ -12,9 +12,8 @@
 use serde::{Deserialize, Serialize};
 
 use haul_base::escape;
+use haul_core::entry::NOBODY;
 
-/// Nobody's number, to the kernel.
-const NOBODY: u32 = u32::MAX;
 /// What makes a name a pattern.
 const WILD: [char; 3] = ['*', '?', '['];
 

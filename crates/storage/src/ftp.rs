@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_core::entry::{FileRange, Meta, Name, Part, Timestamp};
+use haul_core::entry::{FileRange, Meta, NOBODY, Name, Part, Timestamp};
 use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{
@@ -748,7 +748,7 @@ fn unfound_hint(path: &[u8], text: &str, is_gone: bool) -> &'static str {
 /// What the server tells of an entry's metadata. Whose it is says nothing here.
 fn meta_of(facts: &Facts, is_dir: bool) -> Meta {
     let mode = facts.unix_mode.map_or(if is_dir { 0o755 } else { 0o644 }, |mode| mode & 0o7777);
-    Meta { mode, uid: u32::MAX, gid: u32::MAX, mtime: time_of(facts) }
+    Meta { mode, uid: NOBODY, gid: NOBODY, mtime: time_of(facts) }
 }
 
 /// What has no time is never taken for a file, whose time is told: see the walk.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::digest::DigestKind;
-use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, NOBODY, Name, Timestamp, Version};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId};
 use haul_core::io::IoMode;
@@ -132,7 +132,7 @@ impl Synthetic {
             generation: Generation(0),
             parent: DirId::ROOT,
             name: self.name(),
-            meta: Meta { mode: 0o600, uid: u32::MAX, gid: u32::MAX, mtime: then },
+            meta: Meta { mode: 0o600, uid: NOBODY, gid: NOBODY, mtime: then },
             kind: EntryKind::File { fingerprint, object_size, sparse: false, striped: false },
             extras: Extras::default(),
         };

@@ -2,9 +2,11 @@
 //! and modes that were asked for.
 //!
 //! In: names as the source tells them, entries and what is to be set. Out: the same with numbers of this
-//! host, and with their modes. What must hold: root is root by number, and nobody else becomes root by a name
-//! unless the user says so; who is not known here keeps his number; whom others are mapped to is known before
-//! anything is made; nobody waits long for whoever keeps the names, and what is remembered is bounded.
+//! host, and with their modes; what is refused of them. What must hold: root is root by number, and nobody
+//! else becomes root by a name unless the user says so; who is not known here keeps his number; whom others
+//! are mapped to is known before anything is made; nobody gets the number that is nobody's, for to set that
+//! is to leave a file to whoever makes it; nobody waits long for whoever keeps the names, and what is
+//! remembered is bounded.
 //! All else of the sink knows nothing of it: what is compared, set and told is what came, changed here.
 
 use std::collections::HashMap;
@@ -12,7 +14,8 @@ use std::time::Duration;
 
 use haul_base::escape;
 use haul_base::users::{Who, numbers_of};
-use haul_core::entry::{EntryKind, Meta};
+use haul_core::entry::{EntryKind, Meta, NOBODY};
+use haul_core::ids::FileId;
 use haul_core::wire::{Failure, FailureKind, Message, OwnerName, SourceRoot};
 
 use super::Watch;
@@ -34,13 +37,21 @@ pub(crate) struct Owners {
     users: Side,
     groups: Side,
     told: usize,
+    /// Owner and group are set.
+    sets: bool,
 }
+
+/// An entry that does not get its owner, and why.
+pub(super) type Refused = (FileId, Failure);
 
 /// Users, or groups.
 #[derive(Default)]
 struct Side {
+    what: &'static str,
     /// Who has the name here.
     here: HashMap<u32, u32>,
+    /// What those are called who have nobody's number here.
+    nobodies: HashMap<u32, String>,
     map: Option<Mapped>,
 }
 
@@ -57,10 +68,10 @@ struct Mapped {
 impl Owners {
     /// # Errors
     /// Somebody whom others are mapped to is not known here.
-    pub(super) fn new(given: &Given) -> Result<Owners, Failure> {
+    pub(super) fn new(given: &Given, sets: bool) -> Result<Owners, Failure> {
         let side = |who, map: &Option<OwnerMap>| {
             let map = map.as_ref().map(|map| Mapped::new(who, map, given.numeric_ids)).transpose()?;
-            Ok::<_, Failure>(Side { map, ..Side::default() })
+            Ok::<_, Failure>(Side { what: called(who), map, ..Side::default() })
         };
         Ok(Owners {
             off: given.numeric_ids,
@@ -68,16 +79,22 @@ impl Owners {
             users: side(Who::User, &given.users)?,
             groups: side(Who::Group, &given.groups)?,
             told: 0,
+            sets,
         })
     }
 
-    /// Takes names, and gives entries their owners of this host, and their modes.
-    pub(super) fn hear(&mut self, message: &mut Message, watch: &Watch) {
+    /// Takes names, and gives entries their owners of this host, and their modes. Entries that do not get the
+    /// owner that is meant, but come.
+    pub(super) fn hear(&mut self, message: &mut Message, watch: &Watch) -> Vec<Refused> {
+        let mut refused = Vec::new();
         match message {
             Message::OwnerNames(names) => self.learn(std::mem::take(names), watch),
             Message::Announce(entries) => {
                 for entry in entries {
-                    self.map(&mut entry.meta);
+                    let why = self.map(&mut entry.meta);
+                    // What is another name has the owner of the first.
+                    let is_name = matches!(entry.kind, EntryKind::HardLink { .. });
+                    refused.extend(why.filter(|_| !is_name).map(|why| (entry.id, why)));
                     let is_dir = matches!(entry.kind, EntryKind::Dir { .. });
                     // A link has no mode; what is another name of one does not say so, and has none either.
                     if !matches!(entry.kind, EntryKind::Symlink { .. }) {
@@ -87,6 +104,7 @@ impl Owners {
             }
             _ => {}
         }
+        refused
     }
 
     /// Gives the directories whose contents come their modes. Who owns them is known later ([`Owners::map`]).
@@ -104,10 +122,20 @@ impl Owners {
         }
     }
 
-    /// Gives it the owner that is meant.
-    pub(super) fn map(&self, meta: &mut Meta) {
-        meta.uid = self.users.of(meta.uid);
-        meta.gid = self.groups.of(meta.gid);
+    /// Gives it the owner that is meant, or none: why that is not to be had.
+    pub(super) fn map(&self, meta: &mut Meta) -> Option<Failure> {
+        if meta.uid == NOBODY && meta.gid == NOBODY {
+            // The source does not say.
+            return None;
+        }
+        let (uid, gid) = (self.users.of(meta.uid), self.groups.of(meta.gid));
+        let nobody = [(&self.users, meta.uid, uid), (&self.groups, meta.gid, gid)];
+        (meta.uid, meta.gid) = (uid, gid);
+        let (side, id, _) = nobody.into_iter().find(|(.., to)| *to == NOBODY)?;
+        // No half of it either.
+        (meta.uid, meta.gid) = (NOBODY, NOBODY);
+        let refuses = self.sets && !haul_mutant::removed("nobodys-number-is-refused");
+        refuses.then(|| side.refused(id))
     }
 
     fn learn(&mut self, names: Vec<OwnerName>, watch: &Watch) {
@@ -135,6 +163,11 @@ impl Owners {
                 continue;
             };
             let here: HashMap<String, u32> = here.into_iter().collect();
+            for (id, name) in &of {
+                if here.get(*name) == Some(&NOBODY) {
+                    side.nobodies.insert(*id, escape::within(name.as_bytes()));
+                }
+            }
             let is_root = |here: &u32| *here == 0 && !haul_mutant::removed("nobody-is-root-by-name");
             let known_here = |(id, name): (u32, &str)| Some((id, *here.get(name).filter(|id| !is_root(id))?));
             side.here.extend(of.into_iter().filter_map(known_here));
@@ -144,17 +177,34 @@ impl Owners {
 
 impl Side {
     fn of(&self, id: u32) -> u32 {
-        // That is nobody, and the source did not say who it is.
-        let map = self.map.as_ref().filter(|_| id != u32::MAX);
+        // That is nobody, and stands for nobody.
+        let map = self.map.as_ref().filter(|_| id != NOBODY);
         map.and_then(|map| map.of(id)).or_else(|| self.here.get(&id).copied()).unwrap_or(id)
     }
+
+    /// Why it is not given to whom this number is of at the source.
+    fn refused(&self, id: u32) -> Failure {
+        let what = self.what;
+        let has = match self.nobodies.get(&id) {
+            Some(name) => format!("{what} {name} has the number {NOBODY} at the destination's host"),
+            None => format!("its {what} has the number {NOBODY} at the source"),
+        };
+        let text = format!(
+            "{has}, which is nobody's: neither user nor group was set; all else of it is as at the source"
+        );
+        Failure { kind: FailureKind::Metadata, errno: 0, text: text.into() }
+    }
+}
+
+fn called(who: Who) -> &'static str {
+    if who == Who::User { "user" } else { "group" }
 }
 
 impl Mapped {
     fn new(who: Who, map: &OwnerMap, numeric: bool) -> Result<Mapped, Failure> {
         let refused = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
         let (what, names): (_, Vec<&str>) = (
-            if who == Who::User { "user" } else { "group" },
+            called(who),
             map.targets()
                 .filter_map(|to| match to {
                     To::Name(name) => Some(&**name),
@@ -169,14 +219,24 @@ impl Mapped {
             })?,
         };
         let here: HashMap<String, u32> = here.into_iter().collect();
+        let nobody = |whom: &str| {
+            refused(format!(
+                "{whom} has the number {NOBODY} at the destination's host, which is nobody's: files cannot belong to it"
+            ))
+        };
         let number = |to: &To| match to {
+            To::Id(NOBODY) => Err(nobody(&format!("a {what}"))),
             To::Id(id) => Ok(*id),
-            To::Name(name) => here.get(name).copied().ok_or_else(|| {
-                let name = escape::within(name.as_bytes());
-                refused(format!(
-                    "there is no {what} {name} at the destination's host, whom files are to belong to"
-                ))
-            }),
+            To::Name(name) => match here.get(name) {
+                Some(&NOBODY) => Err(nobody(&format!("{what} {}", escape::within(name.as_bytes())))),
+                Some(id) => Ok(*id),
+                None => {
+                    let name = escape::within(name.as_bytes());
+                    Err(refused(format!(
+                        "there is no {what} {name} at the destination's host, whom files are to belong to"
+                    )))
+                }
+            },
         };
         let to = map.targets().map(number).collect::<Result<_, _>>()?;
         let mut names = HashMap::new();
@@ -212,7 +272,7 @@ mod tests {
         ];
         for numeric in [false, true] {
             let given = Given { numeric_ids: numeric, ..Given::default() };
-            let mut owners = Owners::new(&given).expect("nobody is asked");
+            let mut owners = Owners::new(&given, true).expect("nobody is asked");
             owners.hear(&mut Message::OwnerNames(names.clone()), &Watch::silent());
             for (uid, gid, wanted) in
                 [(4711, 4713, (*here, 4713)), (4712, 0, (4712, 0)), (0, 4711, (0, 4711))]
@@ -225,7 +285,7 @@ mod tests {
     }
 
     /// Goal: who is mapped is whom the first pair leads to, whatever he is called here; all others are as
-    /// without a map, and nobody's number stays.
+    /// without a map.
     #[test]
     fn others_stand_for_owners() {
         let known = numbers_of(Who::User, &["daemon"], WITHIN);
@@ -235,20 +295,54 @@ mod tests {
             groups: Some(OwnerMap::all_to("77").expect("a number")),
             ..Given::default()
         };
-        let mut owners = Owners::new(&given).expect("who is known");
+        let mut owners = Owners::new(&given, true).expect("who is known");
         let name = |id, name: &str| OwnerName { group: false, id, name: name.as_bytes().into() };
         let names = vec![name(4711, "alice"), name(4712, "daemon"), name(4801, "bob"), name(4713, "carol")];
         owners.hear(&mut Message::OwnerNames(names), &Watch::silent());
-        for (uid, wanted) in
-            [(0, 9), (4711, *here), (4712, *here), (4801, 0), (4713, 4713), (4999, 8), (u32::MAX, u32::MAX)]
-        {
+        for (uid, wanted) in [(0, 9), (4711, *here), (4712, *here), (4801, 0), (4713, 4713), (4999, 8)] {
             let mut meta = Meta { uid, gid: 5, ..Meta::default() };
             owners.map(&mut meta);
             assert_eq!((meta.uid, meta.gid), (wanted, 77), "{uid}");
         }
         let nobody = OwnerMap::all_to("no-such-user-of-haul").expect("a name");
-        let failure = Owners::new(&Given { users: Some(nobody), ..Given::default() }).err().expect("refused");
+        let failure =
+            Owners::new(&Given { users: Some(nobody), ..Given::default() }, true).err().expect("refused");
         assert!(failure.kind == FailureKind::Usage && failure.text.contains("no-such-user-of-haul"));
+    }
+
+    /// Goal: nobody's number is nobody's owner: neither that which a name has here, nor one that the source
+    /// says, nor one that others are to stand for; of whom the source says nothing, nothing is said.
+    /// Method: a host where `daemon` has it, and entries with each.
+    #[test]
+    fn nobodys_number_is_refused() {
+        let mut owners = Owners::new(&Given::default(), true).expect("nobody is asked");
+        owners.users.here.insert(4711, NOBODY);
+        owners.users.nobodies.insert(4711, "daemon".into());
+        for (uid, gid, says) in [
+            (4711, 5, Some("user daemon has")),
+            (NOBODY, 5, Some("its user has")),
+            (5, NOBODY, Some("its group has")),
+            (4711, NOBODY, Some("user daemon has")),
+            (NOBODY, NOBODY, None),
+        ] {
+            let mut meta = Meta { uid, gid, ..Meta::default() };
+            let why = owners.map(&mut meta);
+            assert_eq!((meta.uid, meta.gid), (NOBODY, NOBODY));
+            match (why, says) {
+                (Some(why), Some(says)) => assert!(why.text.starts_with(says), "{}", why.text),
+                (why, says) => assert!(why.is_none() && says.is_none(), "{uid} {gid}"),
+            }
+            owners.sets = false;
+            assert_eq!(owners.map(&mut Meta { uid, gid, ..Meta::default() }), None, "no owner is set");
+            owners.sets = true;
+        }
+        let mut meta = Meta { uid: 4712, gid: 5, ..Meta::default() };
+        assert_eq!((owners.map(&mut meta), meta.uid, meta.gid), (None, 4712, 5));
+        // As the other end tells it, which may be anybody's.
+        let map = serde_json::from_str(r#"[[{"ids":[0,9]},{"id":4294967295}]]"#).expect("a map");
+        let given = Given { groups: Some(map), ..Given::default() };
+        let failure = Owners::new(&given, true).err().expect("refused");
+        assert!(failure.kind == FailureKind::Usage && failure.text.contains("a group has the number"));
     }
 
     /// Goal: modes change of all that has one, once, by whether it is a directory.
@@ -258,7 +352,7 @@ mod tests {
         use haul_core::ids::{DirId, FileId, Generation};
         use haul_core::wire::Announced;
         let given = Given { chmod: Some(Chmod::parse("D750,Fo+w", 0).expect("modes")), ..Given::default() };
-        let mut owners = Owners::new(&given).expect("nobody is asked");
+        let mut owners = Owners::new(&given, true).expect("nobody is asked");
         let entry = |kind| Announced {
             id: FileId::new(0, 1),
             generation: Generation(0),

@@ -372,7 +372,7 @@ impl End for SinkEnd {
             session.other.lines.asked_for(streams);
         }
         let mut message = message;
-        self.owners.hear(&mut message, session.user.watch);
+        let refused = self.owners.hear(&mut message, session.user.watch);
         match (message, &self.hears) {
             (Message::Trial(json), Some(hears)) => hears(&json),
             (message, _) => {
@@ -382,6 +382,9 @@ impl End for SinkEnd {
                     self.storage.job.set_ends(true);
                 }
             }
+        }
+        for (id, why) in refused {
+            self.machine.tell_unkept(id, why);
         }
     }
 
@@ -606,8 +609,11 @@ impl SinkEnd {
     fn submit(&mut self, mut op: SinkOp) {
         if let SinkOp::FinishDirs { dirs, .. } = &mut op {
             // What the root becomes was told ahead of all names.
-            let root = dirs.iter_mut().filter(|(id, _)| *id == DirId::ROOT);
-            root.for_each(|(_, meta)| self.owners.map(meta));
+            for (id, meta) in dirs.iter_mut().filter(|(id, _)| *id == DirId::ROOT) {
+                if let Some(why) = self.owners.map(meta) {
+                    self.machine.tell_unkept(id.as_file(), why);
+                }
+            }
         }
         if matches!(op, SinkOp::Lookup { .. }) {
             // Of files that were just announced.

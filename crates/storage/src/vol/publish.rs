@@ -34,7 +34,7 @@ const TOLD_MAX: usize = 5;
 impl Common {
     /// What an entry gets of its source.
     fn setting(&self, meta: &Meta, owner: bool) -> Setting {
-        let owner = owner && meta.uid != u32::MAX && meta.gid != u32::MAX;
+        let owner = owner && meta.owners().is_some();
         let mode = mode_of(meta.mode, owner);
         if mode != meta.mode & 0o7777 {
             self.setid.fetch_add(1, Ordering::Relaxed);

@@ -279,7 +279,7 @@ impl HeldJob for HeldVolume {
 
     fn finish(&self) {
         if let Some((like, policy)) = &self.like {
-            let owner = policy.owner && like.uid != u32::MAX && like.gid != u32::MAX;
+            let owner = policy.owner && like.owners().is_some();
             let set = Setting {
                 mode: Some(mode_of(like.mode, owner)),
                 uid: owner.then_some(like.uid),

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use haul_base::users::{Who, names_of};
-use haul_core::entry::Meta;
+use haul_core::entry::{Meta, NOBODY};
 use haul_core::wire::{OWNER_NAME_LEN_MAX, OwnerName};
 
 use crate::manners::ByName;
@@ -49,7 +49,7 @@ impl Owners {
             for (id, known, new) in
                 [(*uid, &mut self.users, &mut users), (*gid, &mut self.groups, &mut groups)]
             {
-                if id == 0 || id == u32::MAX || known.contains(&id) {
+                if id == 0 || id == NOBODY || known.contains(&id) {
                     continue;
                 }
                 if known.len() < OWNERS_MAX {

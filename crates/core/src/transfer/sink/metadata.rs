@@ -167,6 +167,18 @@ impl Sink {
         self.metadata.unkept.entry(id).or_insert(failure);
     }
 
+    /// This end knows of an entry that was announced, and is not over, that something of it cannot be kept.
+    /// It gets its name all the same.
+    pub fn tell_unkept(&mut self, id: FileId, failure: Failure) {
+        let is_open = id == DirId::ROOT.as_file()
+            || self.files.contains_key(&id)
+            || self.links.contains_key(&id)
+            || self.dirs.path(id.as_dir()).is_some();
+        if is_open {
+            self.handle_unkept(id, failure);
+        }
+    }
+
     /// What could not be kept of an entry that otherwise ends well.
     pub(super) fn take_unkept(&mut self, id: FileId) -> Option<Failure> {
         self.metadata.unkept.remove(&id)

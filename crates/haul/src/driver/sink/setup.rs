@@ -130,7 +130,7 @@ pub(crate) fn hear<T>(
     if names && !theirs.capabilities.iter().any(|c| c.kind == capability::REMADE) {
         return Err(protocol(MAY_NOT_NAME));
     }
-    let owners = Owners::new(&request.given)?;
+    let owners = Owners::new(&request.given, policy.owner)?;
     owners.hear_roots(&mut roots);
     if !agreed.root && SourceRoot::of_destination(&roots, &policy).is_some() {
         opening.watch.tell(Event::Note(ROOT_STAYS.to_owned()));
