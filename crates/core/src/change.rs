@@ -103,16 +103,24 @@ impl Change {
             return Change::NONE;
         }
         let same = same_time(meta.mtime, stood.mtime, stood.grain);
-        // A setgid that it has from its parent is the destination's own, and stays.
-        Change::NONE.with(Change::TIME, !same).rights(meta, stood.rights, owner, stood.rights.mode & SETGID)
+        let keep = stood.rights.mode & Change::kept_of_dirs(owner);
+        Change::NONE.with(Change::TIME, !same).rights(meta, stood.rights, owner, keep)
+    }
+
+    /// The bits of its mode that a directory keeps of its own. With its owner it becomes what its source is,
+    /// as with rsync; without, a setgid, which it has from its parent, is the destination's own: it keeps the
+    /// group of project directories.
+    pub fn kept_of_dirs(owner: bool) -> u32 {
+        if owner && !haul_mutant::removed("set-ids-of-directories-go") { 0 } else { SETGID }
     }
 
     /// Whether rights that differ so may be set where the file stands, which has the right content as far as
     /// size and mtime say. Not if it has other names, which may lie elsewhere. Nor if it is another user's,
     /// who may still have it open for writing, and it would get another owner or group, be setuid or setgid,
-    /// or get a program's rights: what he put there would speak in another's name.
+    /// or get a program's rights: what he put there would speak in another's name. Where nothing differs that
+    /// could be set ([`Rights::beyond`]) a file made anew would be no other.
     pub fn may_be_set(self, found: Rights, meta: &Meta, owner: bool) -> bool {
-        if haul_mutant::removed("strangers-files-stay-theirs") {
+        if self.is_none() || haul_mutant::removed("strangers-files-stay-theirs") {
             return true;
         }
         let given_away =
@@ -121,11 +129,14 @@ impl Change {
     }
 
     fn rights(self, meta: &Meta, found: Rights, owner: bool, keep: u32) -> Change {
+        // Of whom the source says nothing, nothing is set.
+        let owned = owner && meta.owners().is_some();
         // Without their owner these two are never set.
-        let bits = if owner { 0o7777 } else { 0o7777 & !SETUID_SETGID };
+        let bits = if owned { 0o7777 } else { 0o7777 & !SETUID_SETGID };
         self.with(Change::MODE, !found.untold && (meta.mode & bits) | keep != found.mode & 0o7777)
-            .with(Change::OWNER, owner && meta.uid != found.uid)
-            .with(Change::GROUP, owner && meta.gid != found.gid)
+            .with(Change::OWNER, owned && meta.uid != found.uid)
+            .with(Change::GROUP, owned && meta.gid != found.gid)
+            .without(found.beyond)
             .with(Change::XATTRS, found.other_xattrs)
             .with(Change::ACL, found.other_acl)
     }
@@ -166,6 +177,9 @@ pub struct Rights {
     pub other_acl: bool,
     /// It would get a program's rights with them, which it has not.
     pub gains_rights: bool,
+    /// What of mode, owner and group differs and stays so, for this user can give it to no file of his. It is
+    /// counted as not kept, and is nothing to copy for.
+    pub beyond: Change,
 }
 
 /// A directory as it stood before anything was made in it.
@@ -213,7 +227,21 @@ mod tests {
         let group = Rights { mode: 0o2755, ..Rights::default() };
         let stood = Stood { rights: group, mtime, grain: 1, untold: false };
         assert_eq!(Change::of_dir(&stood, &Meta { mode: 0o755, ..meta }, false), Change::NONE);
+        let ours = Stood { rights: Rights { uid: 1, gid: 2, ..group }, ..stood };
+        for mode in [0o755, 0o4755, 0o1755] {
+            let set = Stood { rights: Rights { mode: mode | 0o2000, ..ours.rights }, ..ours };
+            assert_eq!(Change::of_dir(&set, &Meta { mode, ..meta }, true), Change::MODE, "{mode:o}");
+        }
+        assert_eq!(Change::of_dir(&ours, &Meta { mode: 0o2755, ..meta }, true), Change::NONE);
         assert_eq!(Change::of_dir(&stood, &Meta { mode: 0o700, ..meta }, false), Change::MODE);
+        for nobody in [Meta { uid: u32::MAX, ..meta }, Meta { gid: u32::MAX, ..meta }] {
+            let rights = Rights { mode: 0o644, ..Rights::default() };
+            assert_eq!(
+                Change::NONE.rights(&nobody, rights, true, 0),
+                Change::NONE,
+                "of nobody nothing is set"
+            );
+        }
         let marked = Rights { other_xattrs: true, other_acl: true, ..rights };
         let told = Change::XATTRS.with(Change::ACL, true);
         assert_eq!(of(10, mtime, marked, false), told);
@@ -221,6 +249,25 @@ mod tests {
         for bits in 0..=u16::MAX {
             assert_eq!(Change::from_bits(bits).map(Change::bits), (bits < 1024).then_some(bits));
         }
+    }
+
+    /// Goal: what this user can give to no file is no difference, and hides none that he can mend.
+    #[test]
+    fn what_cannot_be_given_is_no_difference() {
+        let meta = Meta { mode: 0o4755, uid: 1, gid: 2, mtime: Timestamp::default() };
+        let all = Change::MODE.with(Change::OWNER, true).with(Change::GROUP, true);
+        let rights = Rights { mode: 0o755, uid: 5, gid: 6, linked: true, ..Rights::default() };
+        let of = |rights: Rights| Change::NONE.rights(&meta, rights, true, 0);
+        assert_eq!(of(rights), all);
+        for beyond in [Change::NONE, Change::OWNER, Change::OWNER.with(Change::MODE, true), all] {
+            let found = Rights { beyond, ..rights };
+            let change = of(found);
+            assert_eq!(change, all.without(beyond));
+            assert_eq!(change.may_be_set(found, &meta, true), change.is_none());
+        }
+        let marked = Rights { beyond: all, other_acl: true, ..rights };
+        assert_eq!(of(marked), Change::ACL);
+        assert!(!of(marked).may_be_set(marked, &meta, true));
     }
 
     /// Goal: what another user put there, or what has other names, is not given rights; what is ours is.
@@ -239,6 +286,9 @@ mod tests {
             assert!(!change.may_be_set(foreign, &setuid, true));
         }
         assert!(Change::MODE.may_be_set(foreign, &setuid, false), "it is not set then");
+        for rights in [ours, linked, foreign] {
+            assert!(Change::NONE.may_be_set(rights, &setuid, true), "there is nothing to set");
+        }
         let gains = |rights| Rights { gains_rights: true, ..rights };
         assert!(Change::XATTRS.may_be_set(gains(ours), &meta, true));
         assert!(!Change::XATTRS.may_be_set(gains(foreign), &meta, false));

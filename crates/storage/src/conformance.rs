@@ -452,6 +452,7 @@ fn all_is_answered_once(sink: &Sink) {
     let look = LookupItem {
         file: one.clone(),
         fingerprint: Fingerprint { size: one.size, mtime: META.mtime, version: Version::NONE },
+        meta: META,
         adopt: Some(4),
     };
     let bundled = BundleWrite { file: file(2, DirId::ROOT, b"two", 6), start: 0, mode: 0o600 };

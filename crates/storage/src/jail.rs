@@ -65,6 +65,32 @@ impl Jail {
         retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))
     }
 
+    /// Holds the destination root, without the right to read it.
+    pub fn hold_root(path: &Path) -> Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))
+    }
+
+    /// Opens a destination root of which we are the owner though its mode forbids it to us, if it `may` be,
+    /// by giving the owner read, write and search; and how it stood.
+    pub fn open_root_by_force(path: &Path, may: impl FnOnce(&Stat) -> bool) -> Result<(OwnedFd, Stat)> {
+        let held = Jail::hold_root(path)?;
+        let stat = rustix::fs::fstat(&held)?;
+        if !may(&stat) {
+            return Err(Errno::ACCESS);
+        }
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+        rustix::fs::chmod(own_name(&held), mode | DIR_MODE)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match retry_on_intr(|| rustix::fs::openat(&held, c".", flags, Mode::empty())) {
+            Ok(fd) => Ok((fd, stat)),
+            Err(errno) => {
+                let _ = rustix::fs::chmod(own_name(&held), mode);
+                Err(errno)
+            }
+        }
+    }
+
     fn open(&self, parent: impl AsFd, name: &Name, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let followed = haul_mutant::removed("no-follow");
         let flags = if followed { flags } else { flags | OFlags::NOFOLLOW } | OFlags::CLOEXEC;

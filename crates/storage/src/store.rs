@@ -432,8 +432,14 @@ pub trait Looks: Send {
     fn root(&self) -> Option<Result<Option<Stood>, Failure>> {
         None
     }
-    /// What the entry that is asked for next is to have of extended attributes and lists; `None`: none.
-    fn expect(&self, _values: Option<Values>) {}
+    /// What the entry that is asked for next is to have of extended attributes and lists (`None`: none), and
+    /// whose it is to be, where that is kept.
+    fn expect(&self, _values: Option<Values>, _owned: Option<Meta>) {}
+    /// What of owner and mode of what was looked at last differs and stays so, for this user can give it to
+    /// no file.
+    fn beyond(&self) -> Change {
+        Change::NONE
+    }
     /// What is in the directory cannot be looked at before a copy opens it, or one above it, to us.
     fn is_closed(&self, id: DirId) -> bool;
     /// What no look at this store tells, for people.

@@ -271,6 +271,55 @@ fn owners_are_mapped_as_rsync_maps_them() {
     }
 }
 
+/// Goal: with -a directories have the set-id and sticky bits of their sources and no others, whether they
+/// stood there, were made in one that hands its own on, or are the destination itself, as with rsync; a dry
+/// run says it before. Without -a those that stand keep their setgid, and what is made has its parent's.
+/// Method: each way, into directories with other bits, beside rsync.
+#[test]
+fn set_id_bits_of_directories_are_those_of_the_source() {
+    need!("rsync", "root");
+    for way in Way::all() {
+        let room = Room::new();
+        let data = room.dir("data");
+        let dirs =
+            [("none", 0o755), ("set", 0o2775), ("sticky", 0o1777), ("none/deep", 0o700), ("user", 0o4755)];
+        for (dir, mode) in dirs {
+            set_mode(&room.dir(&format!("data/{dir}")), mode);
+        }
+        set_mode(&data, 0o755);
+        let stood = |name: &str, mode: u32| {
+            let sink = room.dir(name);
+            for dir in ["", "none", "set", "sticky", "user"] {
+                set_mode(&room.dir(&format!("{name}/{dir}")), mode);
+                chown(sink.join(dir), None, Some(55)).expect("give it to a group");
+                set_mode(&sink.join(dir), mode);
+            }
+            sink
+        };
+        for mode in [0o2755, 0o7755, 0o6711, 0o1755] {
+            let (sink, theirs) =
+                (stood(&format!("sink{mode:o}"), mode), stood(&format!("rsync{mode:o}"), mode));
+            rsync(&["-a"], &data, &theirs);
+            let would = changes(way.plain(&["-ain"], &[contents(&data)], &sink));
+            let done = changes(way.plain(&["-ai"], &[contents(&data)], &sink));
+            assert_eq!(would, done, "{} {mode:o}", way.name());
+            assert!(done.iter().any(|line| line.starts_with(".d") && line.ends_with(" none/")), "{done:?}");
+            assert_eq!(told(&sink), told(&theirs), "{} {mode:o}", way.name());
+            for more in ["-ai", "-ain"] {
+                assert_eq!(
+                    changes(way.plain(&[more], &[contents(&data)], &sink)),
+                    NOTHING,
+                    "{mode:o} {more}"
+                );
+            }
+        }
+        let sink = stood("without", 0o2750);
+        way.cp(&["-r"], &[contents(&data)], &sink).run().sane().exits(0);
+        let mode = |name: &str| fs::metadata(sink.join(name)).expect("stat").mode() & 0o7777;
+        assert_eq!((mode(""), mode("none"), mode("none/deep")), (0o2750, 0o2755, 0o2700), "{}", way.name());
+    }
+}
+
 /// Goal: set-id bits go with the owner that a file gets, and stay only where it has him.
 #[test]
 fn setid_goes_with_the_new_owner() {
@@ -313,6 +362,11 @@ fn what_cannot_be_mapped_is_refused() {
             (&["-a", "--numeric-ids", "--usermap=bin:2"], "--numeric-ids"),
             (&["-a", "--usermap=bin:"], "behind the colon"),
             (&["-a", "--chown=a", "--usermap=1:2"], "leave one of them out"),
+            (&["-a", "--chown=4294967295"], "is no number"),
+            (&["-a", "--chown=:04294967295"], "is no number"),
+            (&["-a", "--usermap=*:4294967295"], "is no number"),
+            (&["-a", "--groupmap=0-4294967295:1"], "is no number"),
+            (&["-a", "--chown=-1"], "there is no user -1"),
         ] {
             way.cp(options, &[contents(&data)], &sink).run().exits(2).says(says);
             assert!(!sink.exists(), "{} {options:?}", way.name());

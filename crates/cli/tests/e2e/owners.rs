@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::support::run::Haul;
+use crate::support::run::{Haul, Outcome};
 use crate::support::way::{Way, contents};
 use crate::support::{Room, age, set_mode};
 
@@ -27,6 +27,11 @@ fn far() -> (u32, u32) {
 /// Has the near end see other users and groups: `daemon` has other numbers there, and 41,000 is a user whom
 /// nobody else knows.
 fn elsewhere(room: &Room, haul: Haul) -> Haul {
+    elsewhere_with(room, haul, NEAR)
+}
+
+/// The same with these numbers of `daemon`.
+fn elsewhere_with(room: &Room, haul: Haul, near: (u32, u32)) -> Haul {
     let table = |file: &str, number: u32, of_one: &str| -> PathBuf {
         let here = fs::read_to_string(format!("/etc/{file}")).expect("read");
         let mut lines: Vec<String> =
@@ -35,8 +40,8 @@ fn elsewhere(room: &Room, haul: Haul) -> Haul {
         lines.push(format!("of-the-near-end:x:41000{of_one}"));
         room.file(&format!("etc-{file}"), lines.join("\n") + "\n")
     };
-    let passwd = table("passwd", NEAR.0, ":1::/:/usr/sbin/nologin");
-    let group = table("group", NEAR.1, ":");
+    let passwd = table("passwd", near.0, ":1::/:/usr/sbin/nologin");
+    let group = table("group", near.1, ":");
     let script = format!(
         "mount --bind {} /etc/passwd && mount --bind {} /etc/group && exec \"$@\"",
         passwd.display(),
@@ -179,4 +184,180 @@ fn owners_come_without_the_rest() {
     let data = room.dir("data");
     let said = Haul::cp(["-og"]).arg(&data).arg(room.at("sink")).run().sane().exits(2);
     assert!(said.stderr.contains("-r"), "{}", said.describe());
+}
+
+/// Path, inode and time of the last change of all that is below a directory and is none.
+fn inodes(root: &Path) -> Vec<(PathBuf, u64, (i64, i64))> {
+    let (mut all, mut open) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(path) = open.pop() {
+        let stat = fs::symlink_metadata(&path).expect("stat");
+        if stat.is_dir() {
+            open.extend(fs::read_dir(&path).expect("read").map(|entry| entry.expect("read").path()));
+            continue;
+        }
+        all.push((path, stat.ino(), (stat.ctime(), stat.ctime_nsec())));
+    }
+    all.sort_unstable();
+    all
+}
+
+/// Goal: owners that this user cannot keep are nothing to copy for. Behind a copy with -aH of what others own
+/// a second run sends nothing, makes and changes no inode, tells nothing (nor does a dry run), and counts
+/// what is not kept as the first. What he can keep is mended, once.
+/// Method: names of files, links and FIFOs of another user, with set-id bits, copied by nobody again and
+/// again; then modes, a group and content that differ.
+#[test]
+fn owners_that_cannot_be_kept_are_no_difference() {
+    need!("root", "setpriv");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    room.dir("data/d");
+    for name in ["a", "suid", "sgid", "alone", "alone-suid"] {
+        room.file(&format!("data/{name}"), name.repeat(100));
+    }
+    for name in ["pipe", "alone-pipe"] {
+        mknodat(CWD, data.join(name), FileType::Fifo, Mode::from_raw_mode(0o640), 0).expect("make a FIFO");
+    }
+    for name in ["link", "alone-link"] {
+        std::os::unix::fs::symlink("a", data.join(name)).expect("a link");
+    }
+    for (name, further) in
+        [("a", "b"), ("a", "d/c"), ("suid", "d/s"), ("sgid", "t"), ("pipe", "q"), ("link", "m")]
+    {
+        fs::hard_link(data.join(name), data.join(further)).expect("a hard link");
+    }
+    let all =
+        ["", "d", "a", "suid", "sgid", "alone", "alone-suid", "pipe", "alone-pipe", "link", "alone-link"];
+    for name in all {
+        std::os::unix::fs::lchown(data.join(name), Some(1234), Some(55)).expect("give it away");
+    }
+    for (name, mode) in [("d", 0o2755), ("suid", 0o4755), ("sgid", 0o2755), ("alone-suid", 0o4755)] {
+        set_mode(&data.join(name), mode);
+    }
+    age(&data);
+    chown(&sink, Some(65534), Some(65534)).expect("give it away");
+    let run = |options: &[&str]| {
+        let haul = Way::Here.cp(options, &[contents(&data)], &sink);
+        haul.run_by_nobody(&room).run().sane().exits(0)
+    };
+    let told = |options: &[&str]| {
+        let haul = Way::Here.plain(options, &[contents(&data)], &sink);
+        String::from_utf8(haul.run_by_nobody(&room).run().exits(0).stdout).expect("text")
+    };
+    let lost = |run: &Outcome| run.summary().0["not_kept"].to_string();
+    let first = run(&["-aH"]);
+    assert!(lost(&first).contains("owners or groups not set"), "{}", first.describe());
+    let made = inodes(&sink);
+    for round in 0..2 {
+        assert_eq!((told(&["-aHin"]), told(&["-aHi"])), Default::default(), "{round}");
+        for options in [&["-aHn"][..], &["-aH"]] {
+            let again = run(options);
+            assert_eq!(lost(&again), lost(&first), "{options:?} {}", again.describe());
+            let summary = again.summary();
+            let counts = ["files", "hard_links", "bytes_sent"].map(|name| summary.number(name));
+            assert_eq!(counts, [0, 0, 0], "{options:?} {}", again.describe());
+        }
+        assert_eq!(inodes(&sink), made, "{round}");
+        // In place it is none either.
+        assert_eq!(told(&["-aHi", "--in-place"]), "");
+    }
+    // What he can keep is sent again where several names are of it, and no more than once.
+    set_mode(&data.join("a"), 0o600);
+    chown(data.join("a"), Some(65534), Some(65534)).expect("give it to nobody");
+    chown(data.join("sgid"), None, Some(65534)).expect("give it to his group");
+    set_mode(&data.join("sgid"), 0o2755);
+    fs::write(data.join("suid"), "another").expect("write");
+    set_mode(&data.join("suid"), 0o4755);
+    assert_eq!(run(&["-aH"]).summary().number("files"), 3);
+    let mode = |name: &str| fs::metadata(sink.join(name)).expect("stat").mode() & 0o7777;
+    assert_eq!((mode("d/c"), mode("d/s"), mode("t")), (0o600, 0o755, 0o2755));
+    assert_eq!(owner(&sink.join("sgid")), (65534, 65534));
+    assert_eq!(run(&["-aH"]).summary().number("files"), 0);
+    // A set-id bit that is not the owner's to be goes.
+    set_mode(&sink.join("suid"), 0o4755);
+    run(&["-aH"]);
+    assert_eq!((mode("suid"), mode("d/s")), (0o755, 0o755));
+    assert_eq!(told(&["-aHi"]), "");
+}
+
+/// Goal: a program of another user that was written in place, and lost its set-id bits for that, is not sent
+/// again by each run in place: that is told as not kept, and a copy that is not in place mends it.
+#[test]
+fn set_id_bits_that_are_lost_in_place_are_no_difference() {
+    need!("root");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let source = room.file("data/program", "old");
+    let own = || {
+        chown(&source, Some(1234), Some(55)).expect("give it away");
+        set_mode(&source, 0o6755);
+    };
+    own();
+    let copy = |options: &[&str]| Way::Here.cp(options, &[contents(&data)], &sink).run().sane().exits(0);
+    let mode = || fs::metadata(sink.join("program")).expect("stat").mode() & 0o7777;
+    copy(&["-a"]);
+    assert_eq!(mode(), 0o6755);
+    fs::write(&source, "newer").expect("write");
+    own();
+    let lost = |run: Outcome| run.summary().0["not_kept"].to_string();
+    let foreseen = lost(copy(&["-a", "--in-place", "-n"]));
+    assert_eq!(lost(copy(&["-a", "--in-place"])), foreseen);
+    assert_eq!((mode(), owner(&sink.join("program"))), (0o755, (1234, 55)));
+    for options in [&["-a", "--in-place", "-n"][..], &["-a", "--in-place"]] {
+        let again = copy(options);
+        assert_eq!((again.summary().number("files"), mode()), (0, 0o755), "{}", again.describe());
+        assert_eq!(lost(again), foreseen, "{options:?}");
+    }
+    assert_eq!(copy(&["-a"]).summary().number("files"), 1);
+    assert_eq!(mode(), 0o6755);
+}
+
+/// Goal: who has nobody's number at the destination's host owns nothing there by a name: his entries come
+/// without an owner, each is named and the run is partial, in a dry run too, and the next run sends nothing.
+/// As the one that files are to belong to he is refused before anything is made.
+/// Method: a pull to a host where `daemon` has the number 4294967295, as a user, as a group, and as both.
+#[test]
+fn nobodys_number_is_refused_by_name() {
+    need!("unshare", "sshd", "root");
+    let way = Way::all().pop().expect("a pull");
+    for (near, whose) in [((u32::MAX, 7), "user"), ((7, u32::MAX), "group"), ((u32::MAX, u32::MAX), "user")] {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.at("sink"));
+        room.dir("data/d");
+        for name in ["f", "d/g", "roots"] {
+            room.file(&format!("data/{name}"), name);
+        }
+        fs::hard_link(data.join("f"), data.join("d/f")).expect("a hard link");
+        std::os::unix::fs::symlink("f", data.join("link")).expect("a link");
+        mknodat(CWD, data.join("pipe"), FileType::Fifo, Mode::from_raw_mode(0o640), 0).expect("make a FIFO");
+        for name in ["f", "d", "d/g", "link", "pipe"] {
+            std::os::unix::fs::lchown(data.join(name), Some(far().0), Some(far().1)).expect("give it away");
+        }
+        set_mode(&data.join("f"), 0o6755);
+        let run = |options: &[&str]| {
+            elsewhere_with(&room, way.cp(options, &[contents(&data)], &sink), near).run().sane()
+        };
+        let says = format!("{whose} daemon has the number 4294967295 at the destination's host");
+        let dry = run(&["-aHn"]).exits(3).says(&says);
+        assert_eq!(dry.summary().number("failed"), 5, "{}", dry.describe());
+        for round in 0..2 {
+            let copied = run(&["-aH"]).exits(3).says(&says);
+            let summary = copied.summary();
+            assert_eq!(summary.number("failed"), 5, "{}", copied.describe());
+            assert!(round == 0 || summary.number("bytes_sent") == 0, "{}", copied.describe());
+            for name in ["f", "d", "d/g", "link", "pipe", "roots"] {
+                assert_eq!(owner(&sink.join(name)), (0, 0), "{name}");
+            }
+            assert_eq!(fs::read(sink.join("d/f")).expect("read"), b"f");
+            let mode = |name: &str| fs::metadata(sink.join(name)).expect("stat").mode() & 0o7777;
+            assert_eq!((mode("f"), mode("pipe")), (0o755, 0o640));
+        }
+        let option = if whose == "user" { "--chown=daemon" } else { "--chown=:daemon" };
+        let nowhere = room.at("nowhere");
+        for more in ["-a", "-an"] {
+            let haul = way.cp(&[more, option], &[contents(&data)], &nowhere);
+            elsewhere_with(&room, haul, near).run().exits(2).says(&says);
+            assert!(!nowhere.exists());
+        }
+    }
 }

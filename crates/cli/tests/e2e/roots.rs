@@ -201,3 +201,60 @@ fn while_it_is_filled_it_is_no_wider() {
     assert_eq!(rsync_would(&data, &sink), "");
     assert_no_debris(&sink);
 }
+
+/// Goal: a destination, and directories in it, that their owner may not read, fill or enter by the modes that
+/// they get are filled by the next run as by the first, and have these modes at its end; a dry run changes
+/// nothing, and says what it cannot look at. Behind a kill they are open to their owner and give nobody else
+/// more, and the next run ends it. Sources by name, and a copy without -a, open nothing.
+/// Method: nobody copies with --chmod, to modes of every kind, three times with a change between; the second
+/// run is killed. (rsync does not come into such a destination; into such directories it does.)
+#[test]
+fn what_is_closed_to_its_owner_is_filled_again() {
+    need!("root", "setpriv");
+    for closed in [0, 0o300, 0o500, 0o100, 0o077, 0o2377] {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        room.dir("data/d");
+        for path in [&data, &data.join("d"), &sink, &room.file("data/f", "f"), &room.file("data/d/g", "g")] {
+            chown(path, Some(65534), Some(65534)).expect("give it away");
+        }
+        let chmod = format!("--chmod=D{closed:o}");
+        let run = |options: &[&str]| {
+            let options = [&[chmod.as_str()][..], options].concat();
+            Way::Here.cp(&options, &[contents(&data)], &sink).run_by_nobody(&room)
+        };
+        let modes = || (mode(&sink), mode(&sink.join("d")));
+        run(&["-a"]).run().sane().exits(0);
+        assert_eq!(modes(), (closed, closed));
+        let new = room.file("data/d/new", "new");
+        tree::random_file(&data.join("big"), &mut fastrand::Rng::with_seed(7), 64 << 20);
+        for path in [&new, &data.join("big")] {
+            chown(path, Some(65534), Some(65534)).expect("give it away");
+        }
+        let dry = run(&["-an"]).run().sane().exits(0);
+        assert_eq!(dry.stderr.contains("not looked at: "), closed & 0o500 != 0o500, "{}", dry.describe());
+        assert_eq!(modes(), (closed, closed));
+        let mut copy = run(&["-a", "--rate", "20MiB/s"]).start();
+        assert!(copy.until(|run| procs::written(&run.near()) >= 8 << 20), "it was over before");
+        assert_eq!(mode(&sink), closed | 0o700);
+        copy.signal(Signal::KILL);
+        assert!(copy.wait().was_killed());
+        assert_eq!((mode(&sink), mode(&sink.join("d")) & !0o700), (closed | 0o700, closed & !0o700));
+        run(&["-a"]).run().sane().exits(0);
+        assert_eq!(modes(), (closed, closed));
+        assert_eq!(fs::read(sink.join("d/new")).expect("read"), b"new");
+        assert_eq!(fs::metadata(sink.join("big")).expect("stat").len(), 64 << 20);
+        let last = run(&["-a"]).run().sane().exits(0).summary();
+        assert_eq!((last.number("bytes_sent"), last.number("files")), (0, 0), "{closed:o}");
+        assert_eq!(modes(), (closed, closed));
+        assert_no_debris(&sink);
+        let by_name = Way::Here.cp(&["-a"], &[&data.join("f")], &sink).run_by_nobody(&room).run();
+        let without = run(&["-r"]).run();
+        for refused in [by_name, without] {
+            if closed & 0o300 != 0o300 {
+                refused.exits(1).says("no permission");
+            }
+            assert_eq!(modes(), (closed, closed));
+        }
+    }
+}

@@ -268,6 +268,8 @@ pub struct LookupItem {
     /// As announced: a destination that cannot hold its time keeps the nearest that it can, which is then
     /// told as this one.
     pub fingerprint: Fingerprint,
+    /// What its mode, owner and group are to be.
+    pub meta: Meta,
     /// The tag in the name of the temporary that an earlier run left, under the file's number: rename it to
     /// ours and open it.
     pub adopt: Option<u32>,

@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU64;
 use haul_core::change::Change;
 use haul_core::entry::{EntryKind, Extras, Meta, Name, Nodes, Part};
 use haul_core::id_map::IdMap;
-use haul_core::ids::{DirId, Generation, SessionEpoch, StreamId, TargetId, Time};
+use haul_core::ids::{DirId, FileId, Generation, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd, link_end, other_end};
@@ -46,6 +46,8 @@ use names::Names;
 mod awaited;
 mod names;
 
+const SETID: u32 = 0o6000;
+
 /// A directory that is not over.
 struct Dir {
     parent: DirId,
@@ -72,6 +74,8 @@ struct Dry {
     /// FIFOs, sockets and devices that may come.
     nodes: Nodes,
     owners: Owners,
+    /// Entries that would not get their owner, until they are taken.
+    refused: IdMap<FileId, Failure>,
     dirs: IdMap<DirId, Dir>,
     /// Parent and name of each of them.
     places: IdMap<DirId, (DirId, Name)>,
@@ -229,6 +233,7 @@ impl Dry {
             in_place: false,
             nodes: Nodes::default(),
             owners: Owners::default(),
+            refused: IdMap::default(),
             dirs: IdMap::default(),
             places: IdMap::default(),
             unseen: 0,
@@ -269,7 +274,8 @@ impl Dry {
     ) -> Result<Option<SessionEnd>, Failure> {
         let Session { other, user, .. } = session;
         let mut message = message;
-        self.owners.hear(&mut message, user.watch);
+        let refused = self.owners.hear(&mut message, user.watch);
+        self.refused.extend(refused);
         match message {
             Message::SourceRoots(_) | Message::Sources { .. } => {
                 let text = format!("the other end names its sources twice, or more than {ROOTS_MAX}");
@@ -279,7 +285,7 @@ impl Dry {
                 self.awaited.hear(message)?;
                 let (mut states, mut done) = (Vec::new(), Vec::new());
                 while let Some((entry, values)) = self.awaited.next() {
-                    self.looker.expect(values);
+                    self.looker.expect(values, Some(entry.meta).filter(|_| self.policy.owner));
                     self.take(entry, user, &mut states, &mut done)?;
                 }
                 if !states.is_empty() {
@@ -327,10 +333,10 @@ impl Dry {
     /// Says what would become of the destination root, if that becomes anything.
     fn take_root(&mut self, user: &mut User<'_>) -> Option<Outcome> {
         let mut meta = self.root.take()?;
-        self.owners.map(&mut meta);
-        self.looker.expect(self.awaited.take_root());
+        let refused = self.owners.map(&mut meta);
+        self.looker.expect(self.awaited.take_root(), Some(meta).filter(|_| self.policy.owner));
         let stood = self.looker.root()?;
-        let (end, change) = match stood {
+        let (end, change) = match stood.and_then(|stood| refused.map_or(Ok(stood), Err)) {
             Ok(stood) => {
                 let change =
                     stood.map_or(Change::NEW, |stood| Change::of_dir(&stood, &meta, self.policy.owner));
@@ -351,7 +357,7 @@ impl Dry {
         &mut self,
         entry: Announced,
         user: &mut User<'_>,
-        states: &mut Vec<(haul_core::ids::FileId, Generation, FileState)>,
+        states: &mut Vec<(FileId, Generation, FileState)>,
         done: &mut Vec<DoneItem>,
     ) -> Result<(), Failure> {
         let (looker, policy) = (&self.looker, &self.policy);
@@ -363,12 +369,16 @@ impl Dry {
         if extras != told || told.range.is_some() != self.part.is_some() {
             return Err(protocol("an entry with what this session was not to have"));
         }
+        let refused = self.refused.remove(&id);
         self.names.expect(id, extras.names, || path_of(&self.places, parent, &name))?;
         let at = |places: &IdMap<DirId, (DirId, Name)>| path_of(places, parent, &name);
         let failed = |failure: Failure| DoneItem { id, generation, outcome: Outcome::Failed(failure) };
         match kind {
             EntryKind::File { fingerprint, .. } => {
                 let found = looker.file(parent, &name);
+                // Another user's file that is written in place gets no set-id bits.
+                let foreign = matches!(&found, Ok(Existing::File { rights, .. }) if rights.foreign);
+                let loses = foreign && self.in_place && policy.owner && meta.mode & SETID != 0;
                 let planned = found.and_then(|found| {
                     let state = plan(&found, fingerprint.size, &meta, policy, (self.part, self.in_place))?;
                     let change = Change::of_file(&found, fingerprint.size, &meta, policy.owner);
@@ -376,8 +386,9 @@ impl Dry {
                     let counts = (counts && !policy.force).then_some(&fingerprint);
                     let writes = matches!(state, FileState::Planned(_));
                     looker.may_have((parent, &name), id, (counts, writes))?;
-                    Ok(state)
+                    refused.map_or(Ok(state), Err)
                 });
+                let beyond = if policy.no_clobber { Change::NONE } else { looker.beyond() };
                 let (end, change) = match planned {
                     Ok(state) => {
                         let end = match state {
@@ -389,8 +400,13 @@ impl Dry {
                             FileState::Skipped => (Ended::Skipped, Change::NONE),
                             _ => (Ended::Unchanged, Change::NONE),
                         };
-                        if !end.1.is_none() {
+                        if loses && end.0 == Ended::Copied {
+                            self.foreseen.count(&Meta { mode: meta.mode & !SETID, ..meta }, true, false);
+                            self.foreseen.stays(Change::MODE);
+                        } else if !end.1.is_none() {
                             self.foreseen.count(&meta, policy.owner, false);
+                        } else if end.0 == Ended::Unchanged {
+                            self.foreseen.stays(beyond);
                         }
                         states.push((id, generation, state));
                         end
@@ -441,7 +457,7 @@ impl Dry {
                     }
                     (None, _) => return Err(protocol("an entry of no kind that there is")),
                 };
-                let (end, change) = match planned {
+                let (end, change) = match planned.and_then(|plan| refused.map_or(Ok(plan), Err)) {
                     Ok((change, existing))
                         if !change.is_none() && existing != Existing::Nothing && policy.no_clobber =>
                     {
@@ -453,6 +469,8 @@ impl Dry {
                     Ok((change, _)) => {
                         if !change.is_none() {
                             self.foreseen.count(&meta, policy.owner, kind == Kind::Symlink);
+                        } else if owner {
+                            self.foreseen.stays(looker.beyond());
                         }
                         (link_end(change), change)
                     }
@@ -500,7 +518,7 @@ impl Dry {
                     if stood.is_none() {
                         looker.may_have((parent, &name), id, (None, true))?;
                     }
-                    Ok(stood)
+                    refused.map_or(Ok(stood), Err)
                 });
                 if looked.is_ok() {
                     // Of a directory they are set in every run.
@@ -579,7 +597,7 @@ fn plan(
 #[cfg(test)]
 mod tests {
     use haul_core::entry::{Timestamp, Version};
-    use haul_core::ids::{FileId, Holder};
+    use haul_core::ids::Holder;
 
     use haul_storage::place::Destination;
     use haul_storage::place::Place;

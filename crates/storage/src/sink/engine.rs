@@ -539,7 +539,7 @@ impl Sink {
         if let (Existing::File { .. }, Some(seen)) = (&found.existing, found.seen) {
             self.firsts.see(item.file.id, seen);
         }
-        self.look_at_attributes(item, &mut found.existing)?;
+        self.look_at_rights(item, &mut found.existing)?;
         if let (Some(published), Existing::File { .. }, Some(seen)) =
             (&self.published, &found.existing, found.seen)
             && !haul_mutant::removed("found-names-are-confirmed")

@@ -199,7 +199,7 @@ impl Bench {
         }
     }
     fn lookup_item(&self, file: &SinkFile, adopt: Option<u32>) -> LookupItem {
-        LookupItem { file: file.clone(), fingerprint: told(file.size, META.mtime), adopt }
+        LookupItem { file: file.clone(), fingerprint: told(file.size, META.mtime), meta: META, adopt }
     }
     pub(in crate::sink) fn finish(&mut self, dirs: Vec<(DirId, Meta)>) -> Vec<Result<(), Failure>> {
         match self.run(SinkOp::FinishDirs { durable: true, dirs }, b"") {

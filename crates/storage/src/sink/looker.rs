@@ -4,7 +4,7 @@
 //! or changes anything, not even a time.
 //! Left out: what is made of it, which the policy says.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use haul_core::change::{Change, Stood};
 use haul_core::entry::{Fingerprint, Meta, Name, Node};
 use haul_core::ids::{DirId, FileId};
 use haul_core::metadata::Values;
-use haul_core::transfer::op::{Existing, Inode};
+use haul_core::transfer::op::{Existing, Inode, Rights};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{Access, AtFlags, FileType, FsWord, Stat, accessat, fstat, fstatfs};
 use rustix::io::Errno;
@@ -22,9 +22,10 @@ use super::fault;
 use super::files::aliases::{Aliases, Print, Verdict, mounted_twice};
 use super::files::in_place::{InPlace, has_other_entry, is_a_source};
 use super::files::look::is_counted_on;
+use super::gives::{note_beyond, note_beyond_of_file};
 use super::meta::may_change;
 use super::stat::{existing_of, inode_of, is_node, mtime_of, note_differs, rights_of, stood_of};
-use super::tree::SinkTree;
+use super::tree::{Closed, SinkTree};
 use crate::attributes::{self, Keeps, Subject};
 use crate::manners::LinksThere;
 use crate::store::{Looks, dir_stands};
@@ -57,6 +58,10 @@ pub struct Looker {
     keeps: Keeps,
     /// What the next entry is to have.
     expected: RefCell<Option<Values>>,
+    /// Its mode, owner and group, if it gets an owner.
+    owned: Cell<Option<Meta>>,
+    /// What of the last one stays as it is, for this user can give it to no file.
+    beyond: Cell<Change>,
 }
 
 impl Looker {
@@ -70,6 +75,8 @@ impl Looker {
             aliases: Aliases::new(false, false),
             keeps: Keeps::default(),
             expected: RefCell::default(),
+            owned: Cell::default(),
+            beyond: Cell::default(),
         }
     }
 
@@ -78,7 +85,7 @@ impl Looker {
     /// # Errors
     /// It cannot be opened, or is no directory.
     pub fn open(root: &Path) -> Result<Looker, Failure> {
-        match SinkTree::open_root(root, false) {
+        match SinkTree::open_root_with(root, false, (None, false), Closed::Looks) {
             Ok(tree) => {
                 let fat = is_fat(tree.root());
                 let aliases = Aliases::new(false, mounted_twice(root));
@@ -133,6 +140,14 @@ impl Looker {
         }
     }
 
+    /// Puts in what this user can give to no file, as for a copy.
+    fn note_beyond(&self, rights: &mut Rights, is_file: bool) {
+        if let Some(meta) = self.owned.get() {
+            note_beyond_of_file(rights, &meta, (true, is_file && self.in_place.is_some()));
+            self.beyond.set(rights.beyond);
+        }
+    }
+
     /// The granularity in which the file system keeps times, as the time of the last change shows it, which
     /// nobody sets.
     fn grain(&self, stat: &Stat) -> u32 {
@@ -174,9 +189,17 @@ impl Looks for Looker {
             stood.untold = true;
         }
         if let (Some(stood), Ok(Some((_, fd)))) = (&mut stood, self.fd(id)) {
-            let (subject, values) = (Subject::Open(fd.as_fd()), self.expected.take());
+            // A root that is closed to us is held, and not open.
+            let subject = match id == DirId::ROOT {
+                true => Subject::Held(fd.as_fd()),
+                false => Subject::Open(fd.as_fd()),
+            };
+            let values = self.expected.take();
             let differs = attributes::compare(subject, FileType::Directory, self.keeps, values.as_ref());
             note_differs(&mut stood.rights, &differs);
+        }
+        if let Some(stood) = &mut stood {
+            self.note_beyond(&mut stood.rights, false);
         }
         Ok(stood)
     }
@@ -185,8 +208,14 @@ impl Looks for Looker {
         self.takes_root.then(|| self.dir(DirId::ROOT))
     }
 
-    fn expect(&self, values: Option<Values>) {
+    fn expect(&self, values: Option<Values>, owned: Option<Meta>) {
         self.expected.replace(values);
+        self.owned.set(owned);
+        self.beyond.set(Change::NONE);
+    }
+
+    fn beyond(&self) -> Change {
+        self.beyond.get()
     }
 
     fn is_closed(&self, id: DirId) -> bool {
@@ -207,6 +236,7 @@ impl Looks for Looker {
                     let differs =
                         attributes::compare(subject, FileType::RegularFile, self.keeps, values.as_ref());
                     note_differs(rights, &differs);
+                    self.note_beyond(rights, true);
                 }
                 Ok(existing)
             }
@@ -280,6 +310,7 @@ impl Looks for Looker {
             let (subject, values) = (Subject::Name(dir.as_fd(), name), self.expected.take());
             let kind = FileType::from_raw_mode(stat.st_mode);
             note_differs(&mut stood.rights, &attributes::compare(subject, kind, self.keeps, values.as_ref()));
+            self.note_beyond(&mut stood.rights, false);
             return Ok((Change::of_node(&stood, meta, owner), Existing::Nothing));
         }
         match existing {
@@ -308,7 +339,9 @@ impl Looks for Looker {
             (_, Some((tree, dir))) => {
                 let values = self.expected.take();
                 let kept = (self.keeps, values.as_ref());
-                Ok((link_change(tree, &dir, (name, target), (meta, owner), kept), existing))
+                let (change, beyond) = link_change(tree, &dir, (name, target), (meta, owner), kept);
+                self.beyond.set(beyond);
+                Ok((change, existing))
             }
         }
     }
@@ -324,23 +357,25 @@ fn is_nothing(failure: &Failure) -> bool {
     failure.errno == Errno::NOENT.raw_os_error()
 }
 
-/// What a symbolic link to `target` changes; one that leads there already stays, and with `owner` gets its
-/// owner.
+/// What a symbolic link to `target` changes, and what of its owner and group stays as it is; one that leads
+/// there already stays, and with `owner` gets its owner.
 pub(super) fn link_change(
     tree: &SinkTree,
     dir: impl AsFd,
     (name, target): (&Name, &[u8]),
     (meta, owner): (&Meta, bool),
     (keeps, values): (Keeps, Option<&Values>),
-) -> Change {
+) -> (Change, Change) {
     let dir = dir.as_fd();
-    match rustix::fs::readlinkat(dir, name.as_bytes(), Vec::new()) {
+    let change = match rustix::fs::readlinkat(dir, name.as_bytes(), Vec::new()) {
         Ok(stands) if stands.as_bytes() == target => match tree.jail().stat(dir, name) {
             Ok(stat) => {
                 let mut rights = rights_of(&stat, None);
                 let subject = Subject::Name(dir, name);
                 note_differs(&mut rights, &attributes::compare(subject, FileType::Symlink, keeps, values));
-                Change::of_link(rights, meta, owner)
+                // A link has no mode.
+                note_beyond(&mut rights, &Meta { mode: 0, ..*meta }, owner);
+                return (Change::of_link(rights, meta, owner), rights.beyond);
             }
             Err(_) => Change::NONE,
         },
@@ -349,5 +384,6 @@ pub(super) fn link_change(
             Change::TARGET.with(Change::TIME, other)
         }
         Err(_) => Change::NEW,
-    }
+    };
+    (change, Change::NONE)
 }

@@ -78,9 +78,10 @@ pub(super) fn permitted(result: rustix::io::Result<()>) -> rustix::io::Result<bo
     }
 }
 
+/// Whose it is to be, where the source says so: all ones, which is nobody's number, means "leave as it is" to
+/// the kernel.
 pub(super) fn ids(meta: &Meta) -> Option<(Uid, Gid)> {
-    // All ones means "leave as it is" to the kernel and is nobody's id.
-    (meta.uid != u32::MAX && meta.gid != u32::MAX).then(|| (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid)))
+    meta.owners().map(|(uid, gid)| (Uid::from_raw(uid), Gid::from_raw(gid)))
 }
 
 /// Sets owner and group by `chown`, each alone where both together are refused: a user may give a file to a
@@ -111,7 +112,8 @@ pub(super) fn is_wider(stands: u32, source: u32, is_dir: bool) -> bool {
     let more = stands & !source & !0o1000;
     // The execute bit of each class that may read by the source's mode.
     let readers = (source & 0o444) >> 2;
-    more & if is_dir { 0o7777 } else { !readers & 0o7777 } != 0
+    // Set-id bits of a directory say whose is what is made in it.
+    more & if is_dir { 0o777 } else { !readers & 0o7777 } != 0
 }
 
 /// What is to be set.
@@ -305,41 +307,6 @@ pub(super) fn refuse_wider(stat: &Stat, source: &Meta, path: &str) -> Result<(),
     Err(fault::failure(FailureKind::Metadata, Errno::PERM.raw_os_error(), text))
 }
 
-/// What a copy by this user would not keep of who an entry belongs to, for a dry run.
-pub struct Foreseen {
-    /// `None`: root, who may give files to anybody.
-    who: Option<(u32, Vec<u32>)>,
-    lost: NotKept,
-}
-
-impl Foreseen {
-    pub fn by_this_user() -> Foreseen {
-        let user = rustix::process::geteuid();
-        let groups = || {
-            let more = rustix::process::getgroups().unwrap_or_default();
-            more.into_iter().chain([rustix::process::getegid()]).map(Gid::as_raw).collect()
-        };
-        let who = (!user.is_root()).then(|| (user.as_raw(), groups()));
-        Foreseen { who, lost: NotKept::default() }
-    }
-
-    /// An entry of which a copy would set the metadata, with `owner` owner and group too. A link has no mode.
-    pub fn count(&mut self, meta: &Meta, owner: bool, is_link: bool) {
-        let (user, group) = match &self.who {
-            _ if !owner || ids(meta).is_none() => (false, false),
-            None => (true, true),
-            Some((user, groups)) => (meta.uid == *user, groups.contains(&meta.gid)),
-        };
-        self.lost.owner += u64::from(owner && ids(meta).is_some() && !(user && group));
-        self.lost.setid +=
-            u64::from(!is_link && kept_bits(meta.mode & 0o7777, (user, group)) != meta.mode & 0o7777);
-    }
-
-    pub fn lost(&self) -> NotKept {
-        self.lost
-    }
-}
-
 /// The mode without what must not stand there where owner and group are not those of the source.
 pub(super) fn kept_bits(source: u32, (user, group): (bool, bool)) -> u32 {
     let mut mode = source;
@@ -389,6 +356,7 @@ mod tests {
             assert!(!is_wider(stands, source, false), "{stands:o} {source:o}");
         }
         assert!(is_wider(0o755, 0o744, true) && !is_wider(0o755, 0o755, true));
+        assert!(!is_wider(0o2755, 0o755, true));
     }
 
     /// Goal: where owner and group together are refused each is tried alone, and it is known which of them

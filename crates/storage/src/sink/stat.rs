@@ -4,7 +4,7 @@
 
 use std::sync::OnceLock;
 
-use haul_core::change::Stood;
+use haul_core::change::{Change, Stood};
 use haul_core::entry::{Node, Timestamp};
 use haul_core::transfer::op::{Existing, Inode, Rights, Seen};
 use rustix::fs::{FileType, Stat};
@@ -63,6 +63,7 @@ pub(super) fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
         other_xattrs: false,
         other_acl: false,
         gains_rights: false,
+        beyond: Change::NONE,
     }
 }
 

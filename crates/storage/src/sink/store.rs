@@ -7,7 +7,7 @@
 //! run's temporaries before the first of them is made.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -24,6 +24,7 @@ use super::clean::{Job, age_in_words, find_debris};
 use super::looker::{Looker, denied};
 use super::owner::Life;
 use super::place::{no_state, refuse_special, unopened, unwritable};
+use super::tree::{Closed, is_closed_to_us};
 use super::whole_sync::WholeSync;
 use super::widened::restore;
 use super::{
@@ -73,12 +74,13 @@ impl SinkStore for Directory {
         // Who must not be in it may be told by its list alone, which it gets at the end.
         let closed =
             coming.root().is_some() && policy.acls && !haul_mutant::removed("roots-wait-for-their-lists");
-        let tree = SinkTree::open_root_with(&root, rename.is_none(), (like.as_ref(), closed))
+        let opens = if coming.root().is_some() { Closed::Opens } else { Closed::Stays };
+        let tree = SinkTree::open_root_with(&root, rename.is_none(), (like.as_ref(), closed), opens)
             .map_err(|failure| unopened(failure, &self.typed, &root, rename.is_some()))?
             .with_links(self.links);
-        refuse_special(tree.root(), &root, rename.as_ref(), coming)?;
         // Until the job is ours, or not: then it is closed again.
         let tree = ClosesAgain(Some(tree));
+        refuse_special(tree.root(), &root, rename.as_ref(), coming)?;
         if coming.root().is_some() {
             tree.open_root_to_us().map_err(|errno| {
                 let text = format!("open the destination to its owner: {}", errno::text(errno));
@@ -171,7 +173,8 @@ impl SinkStore for Directory {
                 return Err(unwritable(failed(errno), &root, Some(state)));
             }
         }
-        let opens = |looker: &Looker| looker.root().is_some_and(is_closed_to_us) && coming.root().is_some();
+        let is_closed = |dir: &OwnedFd| rustix::fs::fstat(dir).is_ok_and(|stat| is_closed_to_us(&stat));
+        let opens = |looker: &Looker| looker.root().is_some_and(is_closed) && coming.root().is_some();
         if let Some(errno) = looker.denies_files().filter(|_| !opens(&looker)) {
             return Err(unwritable(failed(errno), &root, None));
         }
@@ -303,12 +306,6 @@ impl Drop for ClosesAgain {
             let _ = tree.end_root(false, &NotKeptCounters::default());
         }
     }
-}
-
-/// A directory of this user's in which he may not make anything, but for its mode.
-fn is_closed_to_us(dir: impl AsFd) -> bool {
-    let me = rustix::process::geteuid().as_raw();
-    rustix::fs::fstat(dir).is_ok_and(|stat| stat.st_uid == me && stat.st_mode & 0o700 != 0o700)
 }
 
 fn started(why: impl std::fmt::Display) -> Failure {

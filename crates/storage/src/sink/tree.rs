@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_base::escape;
-use haul_core::entry::{DEPTH_MAX, Meta, Name, Timestamp};
+use haul_core::entry::{DEPTH_MAX, Meta, Name};
 use haul_core::id_map::IdMap;
 use haul_core::ids::{DirId, FileId};
 use haul_core::journal::{RootId, Widened};
@@ -24,14 +24,13 @@ use rustix::fs::{Mode, Stat};
 use rustix::io::{Errno, Result as OsResult};
 
 use super::above::{make_root, sync_above};
-use super::calls::{set_mtime, sync_dir};
 use super::fault;
 use super::fold::Claims;
 use super::here::Jobs;
 use super::lock;
-use super::meta::{NotKeptCounters, Wanted, count, permitted, refuse_wider, set_meta};
+use super::meta::refuse_wider;
 use super::names::{may_be_ours, tag_bits, tag_of};
-use super::stat::{inode_of, mtime_of};
+use super::stat::inode_of;
 use crate::descriptors::budget;
 use crate::io::IoTarget;
 use crate::jail::Jail;
@@ -41,8 +40,11 @@ use crate::source::wall_clock;
 use crate::volume;
 
 mod enter;
+mod root;
 mod standing;
 
+pub(super) use root::{Closed, is_closed_to_us};
+use root::{LastOfRoot, Opened};
 use standing::Standing;
 
 /// Longest path in a message, bytes; longer ones lose their beginning.
@@ -82,14 +84,6 @@ pub struct SinkTree {
     recent: Mutex<Recent>,
     /// Of who makes something in it.
     rate: OnceLock<Arc<MetaRate>>,
-}
-
-/// See [`SinkTree::end_root`].
-struct LastOfRoot {
-    /// The mode that it was given, with which its owner can remove what is in it; and the one that it is to
-    /// have.
-    mode: Option<(Mode, Mode)>,
-    mtime: Option<Timestamp>,
 }
 
 struct Node {
@@ -141,34 +135,37 @@ impl SinkTree {
     /// # Errors
     /// The same, and the file system keeps a mode that allows more.
     pub fn open_root_like(path: &Path, create: bool, like: Option<&Meta>) -> Result<SinkTree, Failure> {
-        SinkTree::open_root_with(path, create, (like, false))
+        SinkTree::open_root_with(path, create, (like, false), Closed::Stays)
     }
 
-    /// The same; with `closed` a root that is made is its owner's alone until it is finished.
+    /// The same; with `private` a root that is made is its owner's alone until it is finished. `closed`: what
+    /// becomes of one that stands and is closed to its owner.
     ///
     /// # Errors
     /// The same.
     pub(super) fn open_root_with(
         path: &Path,
         create: bool,
-        (like, closed): (Option<&Meta>, bool),
+        (like, private): (Option<&Meta>, bool),
+        closed: Closed,
     ) -> Result<SinkTree, Failure> {
         let shown = escape::within(path.as_os_str().as_bytes());
         let mut created = false;
-        let opened = match Jail::open_root(path) {
+        let opened = match Opened::at(path, closed) {
             Err(Errno::NOENT) if create => {
-                let others = if closed { 0 } else { 0o1777 };
+                let others = if private { 0 } else { 0o1777 };
                 let mode = like.map(|like| Mode::from_raw_mode(like.mode & others) | Mode::RWXU);
                 created = make_root(path, mode)
                     .map_err(|errno| fault::os(FailureKind::Create, "create directory", &shown, errno))?;
-                Jail::open_root(path)
+                Opened::at(path, Closed::Stays)
             }
             other => other,
         };
-        let root = opened.map_err(|errno| match errno {
+        let opened = opened.map_err(|errno| match errno {
             Errno::NOTDIR => not_a_directory(&shown),
             _ => fault::os(FailureKind::Open, "open directory", &shown, errno),
         })?;
+        let root = opened.fd.clone();
         let synced_above = match create {
             true => sync_above(&root)
                 .map_err(|errno| fault::os(FailureKind::Sync, "sync above", &shown, errno))?,
@@ -177,6 +174,7 @@ impl SinkTree {
         let jail = Jail::probe(&root);
         let stat =
             rustix::fs::fstat(&root).map_err(|errno| fault::os(FailureKind::Open, "stat", &shown, errno))?;
+        let stat = opened.stood.unwrap_or(stat);
         if let Some(like) = like.filter(|_| created) {
             refuse_wider(&stat, like, &shown)?;
         }
@@ -187,11 +185,11 @@ impl SinkTree {
             root_target: IoTarget::of(&root),
             looks: false,
             several: AtomicBool::new(false),
-            root: Arc::new(root),
+            root,
             root_path: path.to_owned(),
             root_created: created,
             root_stat: stat,
-            root_last: Mutex::default(),
+            root_last: Mutex::new(opened.take()),
             synced_above,
             root_id,
             own_tags: OnceLock::new(),
@@ -209,82 +207,6 @@ impl SinkTree {
             }),
             rate: OnceLock::new(),
         })
-    }
-
-    /// Gives a root that this run made what `like` has besides: the rest of its mode, with `owner` whose it
-    /// is, and its mtime.
-    ///
-    /// # Errors
-    /// The system refuses it, or with `durable` the sync.
-    pub fn finish_root(
-        &self,
-        like: &Meta,
-        (owner, durable): (bool, bool),
-        lost: &NotKeptCounters,
-    ) -> Result<(), Failure> {
-        if !self.root_created {
-            return Ok(());
-        }
-        let path = || self.path_of_dir(DirId::ROOT);
-        let fail = |stage, what, errno| fault::os(stage, what, &path(), errno);
-        let stat =
-            rustix::fs::fstat(&self.root).map_err(|errno| fail(FailureKind::Metadata, "stat", errno))?;
-        let keep = stat.st_mode & Mode::SGID.as_raw_mode();
-        set_meta(
-            &self.root,
-            &Wanted { meta: like, owner, keep, mtime: true, made_with: None, may_stand: false },
-            lost,
-            &path,
-        )?;
-        match durable {
-            true => sync_dir(&self.root).map_err(|errno| fail(FailureKind::Sync, "sync", errno)),
-            false => Ok(()),
-        }
-    }
-
-    /// Where the root is this user's own and closed to him, it is opened to him until [`SinkTree::end_root`]:
-    /// what it becomes is set there, and nobody else may do more in it meanwhile.
-    ///
-    /// # Errors
-    /// The system refuses it.
-    pub(super) fn open_root_to_us(&self) -> OsResult<()> {
-        let (me, stat) = (rustix::process::geteuid(), &self.root_stat);
-        let open = Mode::RWXU.as_raw_mode();
-        if me.is_root() || stat.st_uid != me.as_raw() || stat.st_mode & open == open {
-            return Ok(());
-        }
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-        rustix::fs::fchmod(&self.root, mode | Mode::RWXU)?;
-        *lock(&self.root_last) = Some(LastOfRoot { mode: Some((mode | Mode::RWXU, mode)), mtime: None });
-        Ok(())
-    }
-
-    /// The root has all that it is to have, but for this.
-    pub(super) fn set_last_of_root(&self, mode: Option<(Mode, Mode)>, mtime: Option<Timestamp>) {
-        *lock(&self.root_last) = Some(LastOfRoot { mode, mtime });
-    }
-
-    /// Does to the root what must wait until the job's own files in it are gone: takes from its owner what
-    /// let him remove them, unless somebody gave it another mode meanwhile, and sets its mtime. With
-    /// `durable` it is synced.
-    ///
-    /// # Errors
-    /// The system refuses it.
-    pub(super) fn end_root(&self, durable: bool, lost: &NotKeptCounters) -> OsResult<()> {
-        let Some(LastOfRoot { mode, mtime }) = lock(&self.root_last).take() else { return Ok(()) };
-        if let Some((given, last)) = mode
-            && rustix::fs::fstat(&self.root)?.st_mode & 0o7777 == given.as_raw_mode()
-        {
-            let closes = !haul_mutant::removed("roots-are-closed-again");
-            rustix::fs::fchmod(&self.root, if closes { last } else { given })?;
-        }
-        if let Some(mtime) = mtime {
-            match permitted(set_mtime(&self.root, mtime))? {
-                true => lost.note_time(mtime, mtime_of(&rustix::fs::fstat(&self.root)?)),
-                false => count(&lost.mtime),
-            }
-        }
-        if durable { sync_dir(&self.root) } else { Ok(()) }
     }
 
     /// From now on no more than `max` directories are kept open.
@@ -515,6 +437,10 @@ impl SinkTree {
     pub fn is_closed(&self, id: DirId) -> bool {
         let mut at = id;
         for _ in 0..=DEPTH_MAX {
+            if at == DirId::ROOT {
+                let no_search = self.root_stat.st_mode & Mode::XUSR.as_raw_mode() == 0;
+                return no_search && is_closed_to_us(&self.root_stat);
+            }
             let Ok(node) = self.node(at) else { return false };
             if lock(&node.slot).closed {
                 return true;

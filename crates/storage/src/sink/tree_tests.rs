@@ -1,5 +1,6 @@
 use super::*;
 use crate::jail::Resolve;
+use crate::sink::NotKeptCounters;
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -235,4 +236,48 @@ fn a_root_is_made_no_wider_than_its_source() {
         assert_eq!(mode(&path), source, "it stood there");
     }
     assert_ne!(mode(&temp.path().join("above")), 0o700, "those above follow the umask");
+}
+
+/// Goal: a root of this user's that is closed to him is opened to him alone, where that is asked for, and has
+/// its mode again where nobody took it or its tree ended; another's is never opened. A look changes nothing.
+/// Method: as a user whom modes bind, modes of every kind.
+#[test]
+fn closed_roots_are_opened_to_their_owner() {
+    if as_nobody("sink::tree::tests::closed_roots_are_opened_to_their_owner") {
+        return;
+    }
+    if rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: nobody else can run this");
+    }
+    let temp = tempfile::tempdir().expect("tempdir");
+    let path = temp.path().join("root");
+    fs::create_dir_all(path.join("d")).expect("mkdir");
+    let mode = || fs::metadata(&path).expect("stat").permissions().mode() & 0o7777;
+    let open = |closed| SinkTree::open_root_with(&path, false, (None, false), closed);
+    for closed in [0, 0o055, 0o100, 0o300, 0o1377] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(closed)).expect("chmod");
+        assert!(open(Closed::Stays).is_err());
+        let looks = open(Closed::Looks).expect("it is looked at");
+        assert_eq!(looks.is_closed(DirId::ROOT), closed & 0o100 == 0);
+        assert_eq!((mode(), looks.stood(DirId::ROOT).expect("it stood").st_mode & 0o7777), (closed, closed));
+        let tree = open(Closed::Opens).expect("it is opened");
+        assert_eq!(
+            (mode(), tree.stood(DirId::ROOT).expect("it stood").st_mode & 0o7777),
+            (closed | 0o700, closed)
+        );
+        tree.open_root_to_us().expect("it is open");
+        tree.register(DirId(1), DirId::ROOT, name("d"));
+        tree.dirfd(DirId(1)).expect("it can be entered");
+        tree.end_root(false, &NotKeptCounters::default()).expect("it is closed");
+        assert_eq!(mode(), closed);
+        drop(Opened::at(&path, Closed::Opens).expect("it is opened"));
+        assert_eq!(mode(), closed, "nobody took it");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let others = Path::new("/root");
+    if fs::read_dir(others).is_err() && others.exists() {
+        for closed in [Closed::Opens, Closed::Looks] {
+            assert_eq!(Opened::at(others, closed).err(), Some(Errno::ACCESS));
+        }
+    }
 }

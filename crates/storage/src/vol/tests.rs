@@ -155,7 +155,7 @@ fn looked(run: &mut Run, file: &SinkFile) -> Result<Found, Failure> {
         mtime: META.mtime,
         version: haul_core::entry::Version::NONE,
     };
-    let item = LookupItem { file: file.clone(), fingerprint, adopt: None };
+    let item = LookupItem { file: file.clone(), fingerprint, meta: META, adopt: None };
     match run.run(SinkOp::Lookup { items: vec![item] }, None) {
         SinkDone::Lookup { mut results } => results.remove(0).1,
         other => panic!("{other:?}"),

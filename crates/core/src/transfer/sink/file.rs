@@ -176,7 +176,8 @@ impl File {
     /// What is asked of its name; the next of its tags to adopt goes with it.
     pub(super) fn lookup(&mut self, id: FileId) -> LookupItem {
         let adopt = self.adopt.pop();
-        LookupItem { file: self.sink_file(id), fingerprint: self.kept.fingerprint, adopt }
+        let (fingerprint, meta) = (self.kept.fingerprint, self.meta);
+        LookupItem { file: self.sink_file(id), fingerprint, meta, adopt }
     }
     /// All of it is one hole, so that nothing of it is ever written.
     pub(super) fn is_hole(&self) -> bool {

@@ -82,7 +82,8 @@ impl Sink {
             Existing::File { size, mtime, grain, rights } => {
                 let fits = size == file.size() && same_time(file.kept.fingerprint.mtime, mtime, grain);
                 // With `--no-clobber` other rights are as they should be.
-                let differ = file.change.has(Change::RIGHTS) && !policy.no_clobber;
+                let differ = file.change.has(Change::RIGHTS) || !rights.beyond.is_none();
+                let differ = differ && !policy.no_clobber;
                 if differ && fits && !file.change.may_be_set(rights, &file.meta, policy.owner) {
                     None
                 } else if fits

@@ -18,6 +18,7 @@ use crate::attributes::{Differs, Subject};
 use crate::meta_rate::cost;
 use crate::sink::calls::times;
 use crate::sink::fault;
+use crate::sink::gives::note_beyond_of_file;
 use crate::sink::meta::{
     HELD_BY_ALL, Wanted, count, ids, is_wider, owned_as, permitted, set_meta, set_owner, stands,
 };
@@ -52,6 +53,18 @@ impl Sink {
     pub(super) fn charge_setting(&self, wanted: &Wanted<'_>) {
         if wanted.may_stand {
             self.rate.charge(self.cost_of_setting(wanted.owner));
+        }
+    }
+
+    /// An entry stays as it is that differs in what this user can give to no file ([`Rights::beyond`]).
+    ///
+    /// [`Rights::beyond`]: haul_core::transfer::op::Rights
+    pub(super) fn count_beyond(&self, beyond: Change) {
+        if beyond.has(Change::OWNER.with(Change::GROUP, true)) {
+            count(&self.not_kept.owner);
+        }
+        if beyond.has(Change::MODE) {
+            count(&self.not_kept.setid);
         }
     }
 
@@ -149,8 +162,9 @@ impl Sink {
             fault::failure(FailureKind::Metadata, Errno::EXIST.raw_os_error(), text)
         };
         let differs = self.differs(file.id, Subject::Held(inode.as_fd()), FileType::RegularFile);
-        if !self.may_amend(item, &before, &differs) {
-            return Err(replaced());
+        if let Some(beyond) = self.may_amend(item, &before, &differs).ok_or_else(replaced)? {
+            self.count_beyond(beyond);
+            return Ok(Change::NONE);
         }
         self.fence()?;
         let fd = match jail.reopen(&inode, false) {
@@ -216,12 +230,12 @@ impl Sink {
 }
 
 impl Sink {
-    /// Whether `now`, which is held, is what was looked at, and nobody changed it since. What it may be given
-    /// is judged once more: within one tick of the file system's clock it can have become another's with the
-    /// same ctime.
-    fn may_amend(&self, item: &AmendItem, now: &Stat, differs: &Differs) -> bool {
+    /// Whether `now`, which is held, is what was looked at, and nobody changed it since; and what of its
+    /// rights stays as it is, if all else is as it is to be. What it may be given is judged once more: within
+    /// one tick of the file system's clock it can have become another's with the same ctime.
+    fn may_amend(&self, item: &AmendItem, now: &Stat, differs: &Differs) -> Option<Option<Change>> {
         if haul_mutant::removed("amended-is-what-was-seen") {
-            return true;
+            return Some(None);
         }
         let (seen, found) = (seen_of(now), &item.found);
         let same = match haul_mutant::removed("amended-is-unchanged") {
@@ -231,10 +245,15 @@ impl Sink {
         let mut existing = existing_of(now, self.files.me(), |_| 1);
         if let Existing::File { rights, .. } = &mut existing {
             note_differs(rights, differs);
+            note_beyond_of_file(rights, &item.meta, (item.owner, self.files.in_place.is_some()));
         }
-        let Existing::File { rights, .. } = existing else { return false };
-        let change = Change::of_file(&existing, item.file.size, &item.meta, item.owner);
+        let Existing::File { rights, .. } = existing else { return None };
+        // Size and time were found right, as finely as they are kept there.
+        let found_right = Change::SIZE.with(Change::TIME, true);
+        let change = Change::of_file(&existing, item.file.size, &item.meta, item.owner).without(found_right);
         let may = change.may_be_set(rights, &item.meta, item.owner);
-        same && (may || haul_mutant::removed("rights-are-judged-again"))
+        let left = change.is_none() && !haul_mutant::removed("what-is-as-it-can-be-is-left");
+        let beyond = left.then_some(rights.beyond);
+        (same && (may || haul_mutant::removed("rights-are-judged-again"))).then_some(beyond)
     }
 }

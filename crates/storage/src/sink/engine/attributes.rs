@@ -23,6 +23,7 @@ use super::Sink;
 use crate::SinkCompletion;
 use crate::attributes::{self, Differs, Failed, Subject, Unset};
 use crate::meta_rate::cost;
+use crate::sink::gives::note_beyond_of_file;
 use crate::sink::meta::{Wanted, count, permitted, set_mode_of, set_owner_of};
 use crate::sink::stat::note_differs;
 use crate::sink::{fault, lock};
@@ -41,23 +42,20 @@ impl Sink {
         attributes::compare(subject, kind, self.keeps, self.values_of(id).as_deref())
     }
 
-    /// How a file that a look found differs in what is kept of attributes and lists.
-    pub(super) fn look_at_attributes(
-        &self,
-        item: &LookupItem,
-        existing: &mut Existing,
-    ) -> Result<(), Failure> {
+    /// How a file that a look found differs in what is kept of attributes and lists, and what of its owner
+    /// and mode stays as it is.
+    pub(super) fn look_at_rights(&self, item: &LookupItem, existing: &mut Existing) -> Result<(), Failure> {
         let Existing::File { rights, .. } = existing else { return Ok(()) };
-        if !self.keeps.any() {
-            return Ok(());
+        if self.keeps.any() {
+            let dir = self.tree.dirfd(item.file.parent)?;
+            // What takes its place meanwhile is not amended, for it is not what was seen.
+            self.rate.charge(cost::ATTRIBUTES);
+            if let Ok(held) = self.tree.jail().open_path(&dir, &item.file.name) {
+                let differs = self.differs(item.file.id, Subject::Held(held.as_fd()), FileType::RegularFile);
+                note_differs(rights, &differs);
+            }
         }
-        let dir = self.tree.dirfd(item.file.parent)?;
-        // What takes its place meanwhile is not amended, for it is not what was seen.
-        self.rate.charge(cost::ATTRIBUTES);
-        if let Ok(held) = self.tree.jail().open_path(&dir, &item.file.name) {
-            let differs = self.differs(item.file.id, Subject::Held(held.as_fd()), FileType::RegularFile);
-            note_differs(rights, &differs);
-        }
+        note_beyond_of_file(rights, &item.meta, (self.dir_owner, self.files.in_place.is_some()));
         Ok(())
     }
 

@@ -44,7 +44,7 @@ impl Sink {
                 |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
             ),
             SinkOp::Clone { items } => self.split(
-                ("clone", FailureKind::Write),
+                ("clone", FailureKind::Write, |_, _| cost::OPEN + cost::CREATE),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,

@@ -29,6 +29,7 @@ use crate::sink::calls;
 use crate::sink::files::in_place::{InPlace, unfinished_len};
 use crate::sink::files::{Files, OpenFile, data_len, descriptor};
 use crate::sink::fold::{is_exact, is_listed};
+use crate::sink::gives::note_beyond;
 use crate::sink::holes::holes_stand;
 use crate::sink::looker::link_change;
 use crate::sink::meta::{Wanted, count};
@@ -37,7 +38,6 @@ use crate::sink::syncs::Extent;
 use crate::sink::{fault, lock};
 use crate::store::{DIRECTORY, SPECIAL};
 
-const SETGID: u32 = 0o2000;
 /// Others read and search.
 const OTHERS_LOOK: u32 = 0o005;
 
@@ -305,7 +305,7 @@ impl Sink {
             return self.make_node((item, node), &dir, found);
         }
         // One that says the same already stays: a second run changes nothing.
-        let change = match found {
+        let (change, beyond) = match found {
             Some(_) => {
                 self.rate.charge(cost::READ_LINK + cost::LOOK + self.cost_of_attributes());
                 let owner = item.owner && !item.no_replace;
@@ -314,9 +314,10 @@ impl Sink {
                 let kept = (keeps, values.as_deref());
                 link_change(&self.tree, &dir, (&file.name, &item.target), (&item.meta, owner), kept)
             }
-            None => Change::NEW,
+            None => (Change::NEW, Change::NONE),
         };
         if change.is_none() {
+            self.count_beyond(beyond);
             found.into_iter().for_each(|seen| self.firsts.see(file.id, seen));
             return Ok(change);
         }
@@ -529,8 +530,6 @@ impl Sink {
             leftovers.finish(&self.tree, id, &fd);
         }
         let fail = |kind, what, errno| fault::os_at(kind, what, &self.tree.path_of_dir(id), errno, &fd);
-        // A setgid that the directory has from its parent is the destination's own: it keeps the group of
-        // project directories.
         let stat = rustix::fs::fstat(&fd).map_err(|errno| fail(FailureKind::Metadata, "stat", errno))?;
         // Held against how it stood before this run: what was made in it since has changed its mtime. To
         // learn how times are kept can change it too, so that comes first.
@@ -545,7 +544,7 @@ impl Sink {
             };
             stood_of(&before, grain)
         });
-        let keep = stat.st_mode & SETGID;
+        let keep = stat.st_mode & Change::kept_of_dirs(self.dir_owner);
         let wanted =
             Wanted { meta, owner: self.dir_owner, keep, mtime: true, made_with: None, may_stand: true };
         let differs = self.differs(id.as_file(), Subject::Open(fd.as_fd()), FileType::Directory);
@@ -560,6 +559,7 @@ impl Sink {
         }
         let change = stood.map(|mut stood| {
             note_differs(&mut stood.rights, &differs);
+            note_beyond(&mut stood.rights, meta, self.dir_owner);
             let change = Change::of_dir(&stood, meta, self.dir_owner);
             // What could not be set did not change.
             change.without(Change::XATTRS.with(Change::ACL, true)).with(changed, true)

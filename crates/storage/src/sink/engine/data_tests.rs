@@ -373,7 +373,8 @@ fn lack_of_space_is_told_before_data_moves() {
     let mut bench = Bench::at(tempfile::tempdir().expect("tempdir"), at.join("root"), |_| {});
     fs::write(bench.temp("old", 5), "begun").expect("write");
     let old = file(1, DirId::ROOT, "old", 4 * MIB as u64);
-    let item = LookupItem { file: old.clone(), fingerprint: told(old.size, META.mtime), adopt: Some(5) };
+    let item =
+        LookupItem { file: old.clone(), fingerprint: told(old.size, META.mtime), meta: META, adopt: Some(5) };
     bench.run(SinkOp::Lookup { items: vec![item] }, b"");
     let new = file(2, DirId::ROOT, "new", 4 * MIB as u64);
     for f in [&old, &new] {

@@ -21,6 +21,7 @@ use crate::attributes::{self, Subject};
 use crate::meta_rate::cost;
 use crate::sink::calls::times;
 use crate::sink::fault;
+use crate::sink::gives::note_beyond;
 use crate::sink::meta::{count, ids, is_wider, kept_bits, narrow, owned_as, permitted, set_owner, wider};
 use crate::sink::stat::{inode_of, is_node, mtime_of, note_differs, rights_of, seen_of, stood_of};
 
@@ -118,8 +119,10 @@ impl Sink {
         });
         stood.rights = rights_of(&before, self.files.me());
         note_differs(&mut stood.rights, &differs);
+        note_beyond(&mut stood.rights, &item.meta, item.owner);
         let change = Change::of_node(&stood, &item.meta, item.owner);
         if change.is_none() {
+            self.count_beyond(stood.rights.beyond);
             self.firsts.see(item.file.id, found);
             return Ok(Some(change));
         }

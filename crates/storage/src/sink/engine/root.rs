@@ -17,10 +17,10 @@ use rustix::fs::{FileType, Mode, Stat};
 use super::Sink;
 use crate::attributes::{self, Subject};
 use crate::sink::fault;
+use crate::sink::gives::note_beyond;
 use crate::sink::meta::{Wanted, count, may_change};
 use crate::sink::stat::{mtime_of, note_differs, stood_of};
 
-const SETGID: u32 = 0o2000;
 const OWNER: u32 = 0o700;
 
 impl Sink {
@@ -45,6 +45,7 @@ impl Sink {
             None => Change::NEW,
             Some(mut stood) => {
                 note_differs(&mut stood.rights, &differs);
+                note_beyond(&mut stood.rights, meta, self.dir_owner);
                 let change = Change::of_dir(&stood, meta, self.dir_owner);
                 // What could not be set did not change.
                 change.without(Change::XATTRS.with(Change::ACL, true)).with(changed, true)
@@ -53,7 +54,7 @@ impl Sink {
         if !may_change(stat.st_uid) && !haul_mutant::removed("others-roots-are-left") {
             return Ok(self.leave_root(fd.as_fd(), &stat, meta, (differs.xattrs, differs.acl)));
         }
-        let keep = stat.st_mode & SETGID | OWNER;
+        let keep = stat.st_mode & Change::kept_of_dirs(self.dir_owner) | OWNER;
         let wanted =
             Wanted { meta, owner: self.dir_owner, keep, mtime: false, made_with: None, may_stand: true };
         let (stands, changed) = self.set_all(DirId::ROOT.as_file(), &fd, &wanted, &path)?;
@@ -76,7 +77,7 @@ impl Sink {
             count(&self.not_kept.owner);
         }
         let (stands, source) = (stat.st_mode & 0o7777, meta.mode & 0o7777);
-        if stands != source | stat.st_mode & SETGID {
+        if stands != source | stat.st_mode & Change::kept_of_dirs(self.dir_owner) {
             count(&self.not_kept.mode);
         }
         if !same_time(meta.mtime, mtime_of(stat), 1) {

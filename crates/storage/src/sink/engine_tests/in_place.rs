@@ -140,8 +140,12 @@ fn a_loser_writes_into_nothing() {
             }
             _ => {
                 fs::hard_link(bench.root.join(name), bench.temp(name, 5)).expect("link");
-                let item =
-                    LookupItem { file: f.clone(), fingerprint: told(f.size, META.mtime), adopt: Some(5) };
+                let item = LookupItem {
+                    file: f.clone(),
+                    fingerprint: told(f.size, META.mtime),
+                    meta: META,
+                    adopt: Some(5),
+                };
                 let done = bench.run(SinkOp::Lookup { items: vec![item] }, b"");
                 matches!(done, SinkDone::Lookup { results } if results[0].1.is_err())
             }

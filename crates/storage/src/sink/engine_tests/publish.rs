@@ -395,7 +395,8 @@ fn clamped_times_are_counted_and_compare() {
             return eprintln!("skipped: this file system holds such times");
         }
         let look = |bench: &mut Bench, mtime| {
-            let item = LookupItem { file: f.clone(), fingerprint: told(f.size, mtime), adopt: None };
+            let item =
+                LookupItem { file: f.clone(), fingerprint: told(f.size, mtime), meta: META, adopt: None };
             match bench.run(SinkOp::Lookup { items: vec![item] }, b"") {
                 SinkDone::Lookup { mut results } => results.remove(0).1.expect("found").existing,
                 other => panic!("{other:?}"),

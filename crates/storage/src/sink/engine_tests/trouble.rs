@@ -164,6 +164,7 @@ fn a_panic_is_a_failed_operation() {
                     items: vec![LookupItem {
                         file: f.clone(),
                         fingerprint: told(f.size, META.mtime),
+                        meta: META,
                         adopt: None,
                     }],
                 },

@@ -65,7 +65,7 @@ impl Left {
     fn look(&self, run: &mut Run, file: &SinkFile) -> Found {
         let fingerprint =
             Fingerprint { size: file.size, mtime: META.mtime, version: haul_core::entry::Version::NONE };
-        let items = vec![LookupItem { file: file.clone(), fingerprint, adopt: Some(self.tag) }];
+        let items = vec![LookupItem { file: file.clone(), fingerprint, meta: META, adopt: Some(self.tag) }];
         match run.run(SinkOp::Lookup { items }, None) {
             SinkDone::Lookup { mut results } => results.remove(0).1.expect("looked up"),
             other => panic!("{other:?}"),
