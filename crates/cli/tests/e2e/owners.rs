@@ -170,7 +170,7 @@ fn owners_come_without_the_rest() {
         let file = room.file("data/f", "f");
         chown(&file, Some(41_000), Some(41_001)).expect("give it away");
         mknodat(CWD, data.join("fifo"), FileType::Fifo, Mode::from(0o600), 0).expect("make a FIFO");
-        Haul::cp(options).arg(contents(&data)).arg(&sink).run().sane().exits(0);
+        Haul::cp(options).args([contents(&data).as_os_str(), sink.as_os_str()]).run().sane().exits(0);
         assert_eq!(owner(&sink.join("f")), (41_000, 41_001), "{options:?}");
         assert_eq!(sink.join("fifo").symlink_metadata().is_ok(), options == ["-rlptgoD"], "{options:?}");
         let like = if options == ["-rlptgoD"] { "-ani" } else { "-rlptogni" };
@@ -182,7 +182,7 @@ fn owners_come_without_the_rest() {
     }
     let room = Room::new();
     let data = room.dir("data");
-    let said = Haul::cp(["-og"]).arg(&data).arg(room.at("sink")).run().sane().exits(2);
+    let said = Haul::cp(["-og"]).args([&data, &room.at("sink")]).run().sane().exits(2);
     assert!(said.stderr.contains("-r"), "{}", said.describe());
 }
 

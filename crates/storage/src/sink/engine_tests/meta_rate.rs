@@ -77,7 +77,7 @@ fn what_is_found_costs_less_than_what_is_made() {
         };
         assert_eq!(cost_of(&mut bench, join), cost, "{text}");
     }
-    let link = |target: &[u8], node| LinkItem {
+    let link = |target: &[u8], node: Option<haul_core::entry::Node>| LinkItem {
         file: file(9, DirId::ROOT, if node.is_none() { "link" } else { "fifo" }, 0),
         target: target.into(),
         node,
@@ -147,7 +147,7 @@ fn a_stop_ends_the_waits() {
         let mut bench = Bench::with(|config| config.storage.meta_rate = Some(1));
         let items = (0..5000).map(|i| {
             let file = file(i, DirId::ROOT, &format!("f{i}"), 4);
-            LookupItem { file, fingerprint: told(4, META.mtime), adopt: None }
+            LookupItem { file, fingerprint: told(4, META.mtime), meta: META, adopt: None }
         });
         bench.submit(SinkOp::Lookup { items: items.collect() }, b"");
         match hurry {
