@@ -45,14 +45,14 @@ pub struct Kept {
     #[arg(long, overrides_with = "numeric_ids")]
     numeric_ids: bool,
 
-    /// Keep owner and group where that is allowed, as -a does, and take nothing else of -a: -o and -g together
+    /// With -g, keep owner and group where that is allowed, as -a does, and nothing else that -a keeps
     ///
     /// Default: files belong to whoever writes them.
     #[arg(short, long, overrides_with = "owner")]
     owner: bool,
 
-    /// See -o
-    #[arg(short, long, overrides_with = "group", hide = true)]
+    /// See -o, with which it goes
+    #[arg(short, long, overrides_with = "group")]
     group: bool,
 
     /// Keep these of mode, timestamps, links, ownership, xattr, acl, and all, as cp has them

@@ -3,8 +3,8 @@
 //!
 //! In: argv, or what clap did not understand of it. Out: argv as haul has it; one sentence for a word, one
 //! for each that a bundle holds.
-//! Invariant: no word is taken and then ignored but those for what haul does anyway: `-h` in a bundle, which asks
-//! rsync for sizes as haul prints them, and the hidden ones of `kept.rs`.
+//! Invariant: no word is taken and then ignored but those for what haul does anyway: `-h` in a bundle, which
+//! asks rsync for sizes as haul prints them, and the hidden ones of `kept.rs`.
 //! Left out: words that mean the same in both.
 
 use std::ffi::{OsStr, OsString};
@@ -325,8 +325,8 @@ pub fn key_named(argv: &[OsString]) -> Option<String> {
     ))
 }
 
-/// What to do instead where a value stands behind a letter that takes one in other programs, and none here: it
-/// would be copied.
+/// What to do instead where a value stands behind a letter that takes one in other programs, and none here:
+/// it would be copied.
 pub fn value_named(argv: &[OsString]) -> Option<String> {
     if argv.get(1).is_none_or(|word| word != "cp") {
         return None;
@@ -531,7 +531,7 @@ mod tests {
     /// shadows a word that haul has.
     #[test]
     fn words_of_rsync_get_a_hint() {
-        let asked = "-z -P -S -W -c -b -R -O --partial --append --size-only --ignore-existing --link-dest=x \
+        let asked = "-z -S -W -c -b -R -O --partial --append --size-only --ignore-existing --link-dest=x \
                      --remove-source-files --delete --exclude=x --info=progress2 --stats";
         for word in asked.split_whitespace() {
             let error = parse(&["-r", word, "a", "b"]).expect_err(word);

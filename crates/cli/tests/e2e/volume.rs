@@ -171,7 +171,9 @@ fn health_tells_what_writes_cost() {
     // Of files of all gatherers, on both sides of the threshold that it begins with.
     for number in 0..6 {
         opened.write(&format!("f{number}"), &vec![number; 3_000_000]);
-        let file = opened.catalog.lookup(Opened::place(&format!("f{number}"))).expect("there").file();
+        // Small ones into stripes of their own: where a large one went they would go the same way.
+        opened.write(&format!("s{number}"), b"");
+        let file = opened.catalog.lookup(Opened::place(&format!("s{number}"))).expect("there").file();
         let file = file.expect("a file");
         for at in 0..40 {
             opened.client.write(file, at * 5_000, vec![1; 700]).wait().expect("written");

@@ -403,11 +403,12 @@ impl Threshold {
             return None;
         }
         let [direct, gather] = [Path::Direct, Path::Gather].map(|path| self.alone(now, class, path));
-        // What is not known is twice as dear, until it was tried.
+        // Directly it is twice as dear as far as nobody knows better.
         let dearer = match (direct, gather) {
             (Some(direct), Some(gather)) => direct - gather,
             (None, Some(gather)) => gather,
-            (_, None) => 0.0,
+            (Some(direct), None) => direct / 2.0,
+            (None, None) => 0.0,
         };
         Some(dearer.max(0.0))
     }
@@ -427,8 +428,8 @@ impl Threshold {
         found
     }
 
-    /// Whether a request goes where it does not belong, to see what that costs. `stays`: it belongs there only
-    /// because its stripes are leased. `more`: what the next sync takes longer then.
+    /// Whether a request goes where it does not belong, to see what that costs. `stays`: it belongs there
+    /// only because its stripes are leased. `more`: what the next sync takes longer then.
     fn explores(
         &mut self,
         now: Time,

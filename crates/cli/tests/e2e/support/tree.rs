@@ -135,9 +135,13 @@ fn newest_in(dir: &Path) -> u64 {
     times.max().map_or(0, i64::unsigned_abs)
 }
 
-/// How many files, and how many bytes in them, lie below `root`.
+/// How many files, and how many bytes in them, lie below `root`. What goes while it is counted counts for
+/// nothing.
 pub fn totals(root: &Path) -> (u64, u64) {
-    let data = fs::symlink_metadata(root).expect("look at a file");
+    let data = match fs::symlink_metadata(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return (0, 0),
+        data => data.expect("look at a file"),
+    };
     if data.is_dir() {
         let entries = fs::read_dir(root)
             .expect("list a directory")

@@ -97,7 +97,8 @@ fn an_item_that_hangs_holds_no_other() {
     until(|| bench.ls().iter().filter(|name| name.starts_with('f')).count() == 39);
     until(|| !bench.engine.as_ref().expect("running").stuck().is_empty());
     let stuck = bench.engine.as_ref().expect("running").stuck();
-    assert!(stuck.iter().all(|stuck| stuck.what == "publish"), "{stuck:?}");
+    // Whether it has its name behind a sync of its own, or of the file system, is what is cheaper here.
+    assert!(stuck.iter().all(|stuck| ["publish", "sync"].contains(&stuck.what)), "{stuck:?}");
     let missing = (0..40).find(|i| !bench.root.join(format!("f{i}")).exists()).expect("one hangs");
     let path = bench.root.join(format!("f{missing}")).to_string_lossy().into_owned();
     assert!(stuck.iter().any(|stuck| stuck.name == path), "{path} is not in {stuck:?}");
